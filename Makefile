@@ -1,0 +1,47 @@
+# make setup | native | ab | test | gate | bench-cpu | lint | lock | clean
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# the cmake and ninja of the system where they are new enough, else the wheels in .venv
+CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
+NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
+
+.PHONY: ab setup check-tools native test gate bench-cpu lint lock clean
+
+ab: setup native
+	$(BIN)/run-ab
+
+setup: .venv/installed
+
+check-tools:
+	@PYTHON='$(PYTHON)' .ci/check-tools.sh
+
+.venv/installed: .requirements.lock pyproject.toml | check-tools
+	$(PYTHON) -m venv .venv
+	$(PIP) --require-hashes -r .requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+native: setup
+	$(CMAKE) -S native -B build/cpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(NINJA)
+	$(CMAKE) --build build/cpu -j2
+
+test: setup native
+	CTEST_OUTPUT_ON_FAILURE=1 $(CMAKE) --build build/cpu --target test
+	$(BIN)/python -m pytest
+
+gate: setup
+	$(BIN)/run-ab gate
+
+bench-cpu: setup native
+	$(BIN)/python -m pyharness.bench_cpu
+
+lint: setup
+	$(PIP) --require-hashes -r .requirements-lint.lock
+	$(BIN)/ruff check pyharness .ci && $(BIN)/ruff format --check pyharness .ci && $(BIN)/mypy
+
+lock: setup
+	$(BIN)/python .ci/lock.py
+
+clean:
+	rm -rf build .venv

@@ -1,0 +1,72 @@
+"""Arrays that cross the C edge: exact inputs, and outputs that show what a library did and did not write."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from pyharness.errors import LibraryFailure
+
+# Float outputs are filled with a signalling NaN of a payload that no arithmetic makes (its results are quiet), so an
+# element that still holds it was not written: no finite value can be taken for it, nor it for one.
+UNWRITTEN = 0x7FA5A5A5
+GUARD = 0xA5A5A5A5
+GUARD_WORDS = 1024  # 4 KiB on both sides: the buffer keeps the alignment of the allocation
+_EXPONENT = np.uint32(0x7F800000)
+
+
+def pointer(array: np.ndarray, dtype: Any, kind: Any) -> Any:
+    """A typed pointer to an array that has exactly this dtype. The caller holds the array during the call."""
+    if array.dtype != np.dtype(dtype):
+        raise TypeError(f"expected an array of {np.dtype(dtype)}, got {array.dtype}")
+    if not array.flags.c_contiguous or not array.flags.aligned:
+        raise TypeError("expected a C-contiguous, aligned array")
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+class GuardedOutput:
+    """A float32 [rows, columns] buffer between two guards."""
+
+    def __init__(self, name: str, rows: int, columns: int) -> None:
+        self.name, self.columns = name, columns
+        self.memory = np.empty(2 * GUARD_WORDS + rows * columns, np.uint32)
+        self.words = self.memory[GUARD_WORDS : GUARD_WORDS + rows * columns].reshape(rows, columns)
+
+    def arm(self) -> Any:
+        """Fill with the sentinel; returns the float pointer for the call."""
+        self.memory[:GUARD_WORDS] = GUARD
+        self.memory[GUARD_WORDS + self.words.size :] = GUARD
+        self.words.fill(UNWRITTEN)
+        return ctypes.cast(self.words.ctypes.data, ctypes.POINTER(ctypes.c_float))
+
+    @property
+    def untouched(self) -> bool:
+        return bool((self.words == UNWRITTEN).all()) and self._overrun() is None
+
+    def collect(self) -> np.ndarray:
+        """The float32 values, valid until the next ``arm``. LibraryFailure names the first element that is wrong."""
+        if (where := self._overrun()) is not None:
+            raise LibraryFailure(f"the library wrote {where} the {self.name} buffer")
+        suspect = (self.words & _EXPONENT) == _EXPONENT  # NaN, infinity, or not written
+        if suspect.any():
+            row, column = divmod(int(suspect.argmax()), self.columns)
+            raise LibraryFailure(self._complaint(row, column, int(suspect.sum())))
+        return self.words.view(np.float32)
+
+    def _overrun(self) -> str | None:
+        before = np.flatnonzero(self.memory[:GUARD_WORDS] != GUARD)
+        if before.size:
+            return f"{GUARD_WORDS - int(before[-1])} words before"
+        after = np.flatnonzero(self.memory[GUARD_WORDS + self.words.size :] != GUARD)
+        return f"{int(after[0]) + 1} words past the end of" if after.size else None
+
+    def _complaint(self, row: int, column: int, count: int) -> str:
+        word = int(self.words[row, column])
+        where = f"{self.name} row {row} column {column}"
+        unwritten = int((self.words == UNWRITTEN).sum())
+        if word == UNWRITTEN:
+            return f"{where} was not written ({unwritten} of {self.words.size} elements were not)"
+        kind = "NaN" if word & 0x007FFFFF else "infinite"
+        return f"{where} is {kind} (0x{word:08x}); {count - unwritten} elements are not finite"

@@ -1,0 +1,86 @@
+"""Loads the very bytes that were hashed: an inherited descriptor, through /proc/self/fd.
+
+A library is loaded once per process and no second one beside it: glibc answers a second ``dlopen`` of the same name
+with the first library, and merges GNU_UNIQUE statics of two versions whatever RTLD_LOCAL says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyharness.errors import GateRefusal, LibraryFailure
+from pyharness.values import SHA256_OF_NOTHING, Digest
+
+_CHUNK = 1 << 20
+_loaded: list[Digest] = []
+
+
+@dataclass(frozen=True)
+class Loaded:
+    library: ctypes.CDLL
+    sha256: Digest
+    size_bytes: int
+    mapped: str  # the file the operating system mapped, "" where it does not say
+
+
+def load(fd: int, expected: Digest, size_bytes: int) -> Loaded:
+    """Hash the descriptor's bytes from offset 0, refuse any other digest, load exactly those bytes."""
+    verify(fd, expected, size_bytes)
+    if _loaded:
+        raise LibraryFailure(
+            f"this process holds library {_loaded[0].short} already; each library needs a process of its own"
+        )
+    _loaded.append(expected)
+    path = f"/proc/self/fd/{fd}"
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as e:
+        reason = str(e).replace(path, f"library {expected.short}")
+        raise LibraryFailure(f"cannot load: {' '.join(reason.split())}") from None
+    return Loaded(library, expected, size_bytes, mapped_file(fd))
+
+
+def verify(fd: int, expected: Digest, size_bytes: int) -> None:
+    """GateRefusal unless the descriptor holds exactly these bytes. Its offset is neither used nor moved."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        while chunk := os.pread(fd, _CHUNK, size):
+            digest.update(chunk)
+            size += len(chunk)
+    except OSError as e:
+        raise GateRefusal(f"cannot read the library from descriptor {fd}: {e.strerror}") from None
+    found = digest.hexdigest()
+    if found == SHA256_OF_NOTHING:
+        raise GateRefusal(f"the library on descriptor {fd} is empty, expected {expected}")
+    if found != expected.hex:
+        raise GateRefusal(f"the library has sha256:{found}, expected {expected}; nothing was loaded")
+    if size != size_bytes:
+        raise GateRefusal(f"the library has {size} bytes, expected {size_bytes}; nothing was loaded")
+
+
+def mapped_file(fd: int) -> str:
+    """The name under which the operating system has this descriptor's file mapped into the process."""
+    inode = os.fstat(fd).st_ino
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return _from_dllist(fd)
+    for line in maps.splitlines():
+        # address perms offset device inode path; the path may hold spaces
+        if (m := re.match(r"\S+ \S+ \S+ \S+ (\d+)\s+(\S.*)", line)) and int(m[1]) == inode:
+            return m[2]
+    return _from_dllist(fd)
+
+
+def _from_dllist(fd: int) -> str:
+    if sys.version_info < (3, 14):
+        return ""
+    from ctypes.util import dllist
+
+    return next((name for name in dllist() if name == f"/proc/self/fd/{fd}"), "")

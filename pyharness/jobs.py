@@ -1,0 +1,214 @@
+"""Runs the arms of a suite, a few processes at a time, and judges each job as soon as its arms have ended.
+
+Equal runs are made once and shared. Dumps live only as long as a job needs them: those of the first job and of the first
+few red ones stay for a reader, of the rest the digests are enough.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyharness import compare
+from pyharness.plan import Job, Suite, again, arm_key
+from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, Digest, JobStatus
+from pyharness.verdict import Facts, JobVerdict, RowChange, judge
+
+RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
+JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
+
+
+class Library(Protocol):
+    """What a verified library must tell; ``gate`` makes them."""
+
+    @property
+    def digest(self) -> Digest: ...
+
+
+class Runner(Protocol):
+    """Runs one arm in a process of its own and leaves the three files in ``out``."""
+
+    def run(self, plan: ArmPlan, library: Library, out: Path) -> ArmResult: ...
+
+
+@dataclass(frozen=True)
+class ArmRecord:
+    """One run that was made: its plan's key, how it ended, where its dump lies ("" where it was dropped)."""
+
+    key: str
+    arm: Arm
+    role: str
+    job: str  # the first job that needs it
+    folder: str  # relative to the run
+    result: ArmResult
+
+
+class Arms:
+    """Each distinct run of a suite, started on demand and kept until its last user is done."""
+
+    def __init__(
+        self, suite: Suite, libraries: Mapping[Arm, Library], runner: Runner, root: Path
+    ) -> None:
+        self._libraries, self._runner, self._root = libraries, runner, root
+        self._futures: dict[str, Future[ArmResult]] = {}
+        self._records: dict[str, tuple[ArmPlan, str, str]] = {}
+        self._kept: set[str] = set()
+        for job in suite.jobs:
+            for plan in job.arms():
+                folder = f"{plan.arm}/{job.id.replace('/', '.')}.{plan.role}"
+                self._records.setdefault(self.key(plan), (plan, job.id, folder))
+        self._users = Counter(self.key(plan) for job in suite.jobs for plan in job.arms())
+        self.total = len(self._records)
+
+    def key(self, plan: ArmPlan) -> str:
+        return arm_key(plan, self._libraries[plan.arm].digest)
+
+    def folder(self, plan: ArmPlan) -> Path:
+        return self._root / self._records[self.key(plan)][2]
+
+    def start(self, job: Job, pool: ThreadPoolExecutor, done: Callable[[], None]) -> None:
+        """Queue what no job has queued before. Repeats and the control wait for the arm that they repeat."""
+        for plan in job.arms():
+            key = self.key(plan)
+            if key in self._futures:
+                continue
+            first = None
+            if plan.role != "arm":
+                first = self.future(job.baseline if plan.arm == "baseline" else job.candidate)
+            self._futures[key] = pool.submit(self._run, plan, first, done)
+
+    def future(self, plan: ArmPlan) -> Future[ArmResult]:
+        return self._futures[self.key(plan)]
+
+    def _run(
+        self, plan: ArmPlan, first: Future[ArmResult] | None, done: Callable[[], None]
+    ) -> ArmResult:
+        # The pool takes runs in order, so the one waited for is already in a thread: no deadlock.
+        try:
+            if first is not None and (ended := first.result()).status != "done":
+                return ArmResult(ended.status, f"not run: {ended.reason}", ended.missing)
+            return self._runner.run(plan, self._libraries[plan.arm], self.folder(plan))
+        finally:
+            done()
+
+    def release(self, job: Job, keep: bool) -> None:
+        """The job is judged: drop the dumps that nobody else needs."""
+        for plan in job.arms():
+            key = self.key(plan)
+            if keep:
+                self._kept.add(key)
+            self._users[key] -= 1
+            if not self._users[key] and key not in self._kept:
+                shutil.rmtree(self.folder(plan), ignore_errors=True)
+
+    def records(self) -> tuple[ArmRecord, ...]:
+        made = []
+        for key, (plan, job, folder) in self._records.items():
+            result = self._futures[key].result()
+            where = folder if (self._root / folder).is_dir() and key in self._kept else ""
+            made.append(ArmRecord(key, plan.arm, plan.role, job, where, result))
+        return tuple(made)
+
+
+def run_jobs(
+    suite: Suite,
+    libraries: Mapping[Arm, Library],
+    runner: Runner,
+    root: Path,
+    *,
+    workers: int = 1,
+    on_job: Callable[[JobVerdict], None] = lambda verdict: None,
+    on_arm: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
+    """Every job's verdict, in the order of the suite, and every run that was made for them."""
+    arms = Arms(suite, libraries, runner, root)
+    finished: list[None] = []
+
+    def arm_done() -> None:
+        finished.append(None)
+        on_arm(len(finished), arms.total)
+
+    verdicts: list[JobVerdict] = []
+    kept = Counter[bool]()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="arm")
+    try:
+        for i, job in enumerate(suite.jobs):
+            for ahead in suite.jobs[i : i + 1 + JOBS_AHEAD]:
+                arms.start(ahead, pool, arm_done)
+            verdict = judge(job, observe(job, arms))
+            verdicts.append(verdict)
+            green = verdict.status is JobStatus.SAME
+            keep = _worth_keeping(verdict.status) and kept[green] < (1 if green else RED_JOBS_KEPT)
+            kept[green] += keep
+            arms.release(job, keep)
+            on_job(verdict)
+        return tuple(verdicts), arms.records()
+    except BaseException:
+        with suppress(AttributeError):
+            runner.cancel()  # type: ignore[attr-defined]  # ends the workers at once where the runner can
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _worth_keeping(status: JobStatus) -> bool:
+    return status not in (JobStatus.UNSUPPORTED, JobStatus.FAILED)
+
+
+def observe(job: Job, arms: Arms) -> Facts:
+    """Wait for the five runs and compare those that ended well."""
+    result = {name: arms.future(plan).result() for name, plan in _named(job).items()}
+    folder = {name: arms.folder(plan) for name, plan in _named(job).items()}
+
+    def compared(a: str, b: str) -> Comparison | None:
+        if result[a].status != "done" or result[b].status != "done":
+            return None
+        return compare.compare_dumps(folder[a], folder[b])
+
+    change = None
+    if result["candidate"].status == result["control"].status == "done":
+        change = row_change(folder["control"], folder["candidate"])
+    return Facts(
+        baseline=result["baseline"],
+        candidate=result["candidate"],
+        baseline_again=result["baseline again"],
+        candidate_again=result["candidate again"],
+        control=result["control"],
+        baseline_repeat=compared("baseline", "baseline again"),
+        candidate_repeat=compared("candidate", "candidate again"),
+        comparison=compared("baseline", "candidate"),
+        change=change,
+    )
+
+
+def _named(job: Job) -> dict[str, ArmPlan]:
+    return {
+        "baseline": job.baseline,
+        "candidate": job.candidate,
+        "baseline again": again(job.baseline),
+        "candidate again": again(job.candidate),
+        "control": job.control.plan,
+    }
+
+
+def row_change(control: Path, candidate: Path) -> RowChange:
+    """What a control changed against the candidate's own dump."""
+    h_out, logits, state = compare.FILES
+    return RowChange(
+        compare.differing_rows(control / h_out, candidate / h_out),
+        compare.differing_rows(control / logits, candidate / logits),
+        not compare.same_file(control / state, candidate / state),
+    )
+
+
+def parallel_workers(suite: Suite) -> int:
+    """Two processes at a time for tiny synthetic models, whose steps cannot use the cores; else one with all of them."""
+    tiny = all(j.baseline.model.kind == "synthetic" and j.baseline.model.size == "tiny" for j in suite.jobs)
+    return min(2, os.cpu_count() or 1) if tiny else 1

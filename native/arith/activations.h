@@ -1,8 +1,7 @@
 // sigmoid, silu and softplus in float32.
 //
 //   UNMEASURED
-#ifndef VCUDA_ARITH_ACTIVATIONS_H
-#define VCUDA_ARITH_ACTIVATIONS_H
+#pragma once
 
 #include "arith/exp.h"
 #include "arith/log1p.h"
@@ -61,5 +60,3 @@ ARITH_HD float softplus32(float x) {
 }
 
 }  // namespace vcuda::arith
-
-#endif

@@ -1,8 +1,7 @@
 // exp in float32.
 //
 //   exp32: largest error UNMEASURED
-#ifndef VCUDA_ARITH_EXP_H
-#define VCUDA_ARITH_EXP_H
+#pragma once
 
 #include "arith/hd.h"
 
@@ -60,5 +59,3 @@ ARITH_HD float exp32(float x) {
 }
 
 }  // namespace vcuda::arith
-
-#endif

@@ -3,8 +3,7 @@
 //
 // A translation unit that includes arith/ is compiled with -ffp-contract=off (host) or --fmad=false (nvcc): a fused
 // multiply-add happens where the source says fma and nowhere else.
-#ifndef VCUDA_ARITH_HD_H
-#define VCUDA_ARITH_HD_H
+#pragma once
 
 #include <cfloat>
 #include <cmath>
@@ -119,5 +118,3 @@ ARITH_HD double div64(double a, double b) {
 }
 
 }  // namespace vcuda::arith
-
-#endif

@@ -1,8 +1,7 @@
 // ln(1 + x) in float32.
 //
 //   log1p32: largest error UNMEASURED
-#ifndef VCUDA_ARITH_LOG1P_H
-#define VCUDA_ARITH_LOG1P_H
+#pragma once
 
 #include "arith/hd.h"
 
@@ -31,15 +30,15 @@ ARITH_HD Pair log1p_pair(float x, float x_lo) {
   const float f = f0 + c_scaled;
   const float f_lo = (c_scaled - (f - f0)) + x_lo * down;
 
-  // ln(1 + f) = f + f^2 * p(f), minimax on |f| <= 1/3.
-  float p = fma32(f, -0x1.080764p-3f, 0x1.1e6a12p-3f);
-  p = fma32(f, p, -0x1.f31096p-4f);
-  p = fma32(f, p, 0x1.1ed67ap-3f);
-  p = fma32(f, p, -0x1.559dd0p-3f);
-  p = fma32(f, p, 0x1.99d030p-3f);
-  p = fma32(f, p, -0x1.fffef0p-3f);
-  p = fma32(f, p, 0x1.555506p-2f);
-  p = fma32(f, p, -0.5f);
+  // ln(1 + f) = f - f^2 / 2 + f^3 * q(f), q minimax on |f| <= 1/3.
+  float q = fma32(f, 0x1.ebd77ap-4f, -0x1.071418p-3f);
+  q = fma32(f, q, 0x1.b87c98p-4f);
+  q = fma32(f, q, -0x1.f388d2p-4f);
+  q = fma32(f, q, 0x1.24f49ep-3f);
+  q = fma32(f, q, -0x1.559910p-3f);
+  q = fma32(f, q, 0x1.99977ep-3f);
+  q = fma32(f, q, -0x1.ffff0ep-3f);
+  q = fma32(f, q, 0x1.555556p-2f);
 
   // k * ln(2) + f, then all the small parts. k * 0x1.62e4p-1 is exact; d ln(1 + f) = df / (1 + f), about df * (1 - f).
   const float kf = static_cast<float>(k);
@@ -47,7 +46,8 @@ ARITH_HD Pair log1p_pair(float x, float x_lo) {
   const float s = k_ln2 + f;
   const float s_lo = f - (s - k_ln2);
   const float small = fma32(kf, 0x1.7f7d1cp-20f, fma32(-f_lo, f, f_lo));
-  return {s, fma32(f * f, p, s_lo + small)};
+  const float square = fma32(-0.5f * f, f, s_lo + small);
+  return {s, fma32(f * f * f, q, square)};
 }
 
 // -inf at -1, NaN below; log1p32(-0) is -0.
@@ -61,5 +61,3 @@ ARITH_HD float log1p32(float x) {
 }
 
 }  // namespace vcuda::arith
-
-#endif

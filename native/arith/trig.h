@@ -1,8 +1,7 @@
 // sin and cos in float64, for rotary angles.
 //
 //   UNMEASURED
-#ifndef VCUDA_ARITH_TRIG_H
-#define VCUDA_ARITH_TRIG_H
+#pragma once
 
 #include "arith/hd.h"
 
@@ -44,5 +43,3 @@ ARITH_HD void sincos64(double x, double& s, double& c) {
 }
 
 }  // namespace vcuda::arith
-
-#endif

@@ -1,0 +1,136 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+
+#include "model/error.h"
+#include "model/weights.h"
+
+namespace vcuda {
+namespace {
+
+constexpr const char* kGate = "VLLM_CUDA_Q35_MM";
+
+// Largest M, from the environment; 0 when the variable is unset.
+int read_mmax() {
+  const char* text = std::getenv(kGate);
+  if (!text || !*text) return 0;
+  char* end = nullptr;
+  errno = 0;
+  const long value = std::strtol(text, &end, 10);
+  if (errno || *end || value < 2 || value > 64) fail(VCUDA_E_ARGUMENT, "%s is '%s', must be a number from 2 to 64", kGate, text);
+  return static_cast<int>(value);
+}
+
+const vcuda_config& checked_config(const vcuda_model_desc& d) {
+  if (d.struct_size < sizeof d) fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: struct_size %u is too small", d.struct_size);
+  if (!d.config || (!d.tensors && d.tensor_count)) fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: config or tensors is NULL");
+  if (d.config->struct_size < sizeof *d.config) fail(VCUDA_E_ARGUMENT, "vcuda_config: struct_size %u is too small", d.config->struct_size);
+  if (d.context < 1 || d.context > 1 << 22) fail(VCUDA_E_ARGUMENT, "context is %d, must be 1 to 4194304", d.context);
+  return *d.config;
+}
+
+}  // namespace
+
+Model::Model(Backend& backend, const vcuda_model_desc& desc)
+    : backend_(backend), config_(make_config(checked_config(desc))), context_(desc.context), mmax_(read_mmax()) {
+  weights_ = load_weights(backend_, config_, desc);
+
+  const Config& c = config_;
+  const int rows = std::max(1, mmax_);
+  const size_t m = static_cast<size_t>(rows);
+  auto activation_rows = [&](int cols) {
+    float* x = alloc(m * cols);
+    return Rows{x, alloc<char>(backend_.act_bytes(cols, rows))};
+  };
+  work_.x = alloc(m * c.hidden);
+  work_.h = activation_rows(c.hidden);
+  work_.in = alloc(m * std::max(c.gdn_rows(), c.attention_rows()));
+  work_.mixed = activation_rows(std::max(c.value_dim(), c.attention_dim()));
+  work_.gate_up = alloc(m * 2 * c.intermediate);
+  work_.swiglu = activation_rows(c.intermediate);
+  work_.logits = alloc(m * c.vocab);
+
+  for (int i = 0; i < c.count(VCUDA_LAYER_ATTENTION); ++i) {
+    const size_t bytes = backend_.kv_bytes(c, context_);
+    kv_.push_back(alloc<char>(bytes));
+    state_bytes_ += bytes;
+  }
+  slots_.push_back(make_slot());
+  slots_.push_back(make_slot());
+  reset();
+}
+
+template <class T>
+T* Model::alloc(size_t count) {
+  return static_cast<T*>(backend_.alloc(count * sizeof(T)));
+}
+
+StateSlot Model::make_slot() {
+  const size_t n = static_cast<size_t>(config_.count(VCUDA_LAYER_GDN));
+  StateSlot slot;
+  slot.s = alloc(n * config_.s_size());
+  slot.conv = alloc(n * config_.conv_size());
+  state_bytes_ += n * (config_.s_size() + config_.conv_size()) * sizeof(float);
+  return slot;
+}
+
+void Model::reset() {
+  const size_t n = static_cast<size_t>(config_.count(VCUDA_LAYER_GDN));
+  now_ = 0;
+  backend_.zero(slots_[0].s, n * config_.s_size() * sizeof(float));
+  backend_.zero(slots_[0].conv, n * config_.conv_size() * sizeof(float));
+  position_ = 0;
+}
+
+void Model::step(const int32_t* tokens, int m, float* h_out, float* logits) {
+  if (!tokens || !h_out || !logits) fail(VCUDA_E_ARGUMENT, "step: a pointer is NULL");
+  for (int i = 0; i < m; ++i)
+    if (tokens[i] < 0 || tokens[i] >= config_.vocab)
+      fail(VCUDA_E_ARGUMENT, "token %d is %d, must be 0 to %d", i, tokens[i], config_.vocab - 1);
+  if (position_ > context_ - m)
+    fail(VCUDA_E_CONTEXT_FULL, "context full: %d of %d positions used, %d more asked for", position_, context_, m);
+
+  const int to = 1 - now_;
+  const StepInput in{tokens, m, position_, context_, &slots_[now_], &slots_[to]};
+  forward(backend_, config_, weights_, work_, kv_, in);
+  if (!backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits))
+    fail(VCUDA_E_NONFINITE, "a NaN or an infinity in the result at position %d; the step is undone", position_);
+  now_ = to;
+  position_ += m;
+}
+
+void Model::info(vcuda_model_info& out) const {
+  out.hidden = config_.hidden;
+  out.vocab = config_.vocab;
+  out.layers = config_.layers;
+  out.context = context_;
+  out.position = position_;
+  out.mmax = mmax_;
+  out.marked = 0;
+  out.weight_bytes = weights_.step_bytes;
+  out.state_bytes = state_bytes_;
+}
+
+uint64_t Model::state_size(int layer, int kind) const {
+  if (layer < 0 || layer >= config_.layers) fail(VCUDA_E_ARGUMENT, "layer is %d, must be 0 to %d", layer, config_.layers - 1);
+  const bool gdn = config_.kinds[layer] == VCUDA_LAYER_GDN;
+  if (gdn && kind == VCUDA_STATE_S) return config_.s_size() * sizeof(float);
+  if (gdn && kind == VCUDA_STATE_CONV) return config_.conv_size() * sizeof(float);
+  if (!gdn && (kind == VCUDA_STATE_KEYS || kind == VCUDA_STATE_VALUES))
+    return static_cast<uint64_t>(config_.kv_rows()) * position_ * sizeof(float);
+  fail(VCUDA_E_ARGUMENT, "layer %d is %s: it has no state of kind %d", layer, gdn ? "GDN" : "attention", kind);
+}
+
+void Model::state_read(int layer, int kind, void* buffer) const {
+  float* out = static_cast<float*>(buffer);
+  const int index = weights_.layers[layer].index;
+  const StateSlot& now = slots_[now_];
+  if (kind == VCUDA_STATE_S) return backend_.read_s(config_, now.s + index * config_.s_size(), out);
+  if (kind == VCUDA_STATE_CONV) return backend_.read_conv(config_, now.conv + index * config_.conv_size(), out);
+  backend_.read_kv(config_, kv_[index], context_, position_, kind == VCUDA_STATE_KEYS, out);
+}
+
+}  // namespace vcuda

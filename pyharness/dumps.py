@@ -1,8 +1,8 @@
 """The three files of an arm: written as a whole or not at all, read back through memory maps.
 
-``h_out.npy`` [rows, H] and ``logits.npy`` [rows, V], float32, one row a recorded token. ``state.safetensors`` holds, layer
-by layer, ``layers.N.S`` [Hv, dk, dv] and ``layers.N.conv`` [conv_dim, K-1], or ``layers.N.keys`` and ``layers.N.values``
-[Hkv, position, D], all F32, then ``position`` I64 [1]: the tokens in the state.
+``h_out.npy`` [rows, H] and ``logits.npy`` [rows, V], float32, one row a recorded token. ``state.safetensors`` holds
+``position`` I64 [1], the tokens in the state, then layer by layer ``layers.N.S`` [Hv, dk, dv] and ``layers.N.conv``
+[conv_dim, K-1], or ``layers.N.keys`` and ``layers.N.values`` [Hkv, position, D], all F32.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pyharness.compare import FILES, len_and_layout
 from pyharness.errors import InputError
 from pyharness.files import sha256_file, sync_directory
-from pyharness.inputs.safetensors import write_safetensors
+from pyharness.inputs.safetensors import TensorSource, write_safetensors
 from pyharness.values import Digest, FileFact
 
 H_OUT, LOGITS, STATE = FILES
@@ -29,20 +29,21 @@ POSITION = "position"
 Floats = npt.NDArray[np.float32]
 
 
-def partial_folder(out: Path, pid: int) -> Path:
-    """Where process ``pid`` writes until the dump is whole; what to remove when it dies."""
-    return out.parent / f".{out.name}.partial-{pid}"
+def partial_folder(out: Path, owner: int) -> Path:
+    """Where a dump lies until it is whole. ``owner`` is the process that removes it when the writer dies."""
+    return out.parent / f".{out.name}.partial-{owner}"
 
 
 class DumpWriter:
     """Rows one by one, the state, then ``commit``. Leaving the block without a commit leaves nothing behind."""
 
-    def __init__(self, out: Path, rows: int, hidden: int, vocab: int) -> None:
-        self._out, self._partial = out, partial_folder(out, os.getpid())
+    def __init__(self, out: Path, rows: int, hidden: int, vocab: int, owner: int = 0) -> None:
+        self._out, self._partial = out, partial_folder(out, owner or os.getpid())
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists already; a dump is never overwritten")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._partial, ignore_errors=True)  # of an owner that was killed
             self._partial.mkdir()
             self._files = (
                 _NpyWriter(self._partial / H_OUT, rows, hidden),
@@ -67,10 +68,10 @@ class DumpWriter:
         except OSError as e:
             raise _unwritable(self._out, e) from None
 
-    def state(self, tensors: Iterable[tuple[str, str, tuple[int, ...], Any]]) -> None:
-        """(name, dtype, shape, bytes or a function that gives them), in the order in which they are written."""
+    def state(self, tensors: Iterable[TensorSource]) -> None:
+        """The position and the parts of the state, in the order in which they are written."""
         try:
-            write_safetensors(self._partial / STATE, tensors, {})
+            write_safetensors(self._partial / STATE, tensors)
         except OSError as e:
             raise _unwritable(self._out, e) from None
 
@@ -117,8 +118,6 @@ class _NpyWriter:
 
 
 def _fact(path: Path) -> FileFact:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
     digest, size = sha256_file(path)
     return FileFact(path.name, digest, size)
 
@@ -144,9 +143,9 @@ class Dump:
     """The three files of an arm, memory-mapped and read-only."""
 
     folder: Path
-    h_out: Floats  # [rows, H]
-    logits: Floats  # [rows, V]
-    state: Mapping[str, npt.NDArray[Any]]  # in file order
+    h_out: Floats = field(repr=False)  # [rows, H]
+    logits: Floats = field(repr=False)  # [rows, V]
+    state: Mapping[str, npt.NDArray[Any]] = field(repr=False)  # in file order
     position: int
 
     @property

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from pyharness.errors import LibraryFailure
+from pyharness.inputs.layout import LayerKind, TensorType
 
 ABI_VERSION = 1
 PREFIX = "vcuda_"
@@ -32,23 +33,16 @@ class Status(IntEnum):
     E_INTERNAL = 9
 
 
-class TensorType(IntEnum):
-    F32 = 0
-    F16 = 1
-    BF16 = 2
-    Q4 = 3
-
-
-class LayerKind(IntEnum):
-    LAYER_GDN = 0
-    LAYER_ATTENTION = 1
-
-
 class StateKind(IntEnum):
-    STATE_S = 0
-    STATE_CONV = 1
-    STATE_KEYS = 2
-    STATE_VALUES = 3
+    S = 0
+    CONV = 1
+    KEYS = 2
+    VALUES = 3
+
+    @property
+    def part(self) -> str:
+        """Its name in state.safetensors, after ``layers.N.``."""
+        return self.name if self is StateKind.S else self.name.lower()
 
 
 class DevOptions(ctypes.Structure):
@@ -129,11 +123,12 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "vcuda_model_desc": ModelDesc,
     "vcuda_model_info": ModelInfo,
 }
-ENUMS: dict[str, type[IntEnum]] = {
-    "vcuda_status": Status,
-    "vcuda_type": TensorType,
-    "vcuda_layer_kind": LayerKind,
-    "vcuda_state_kind": StateKind,
+# C name -> Python type and what the header puts before its members' names.
+ENUMS: dict[str, tuple[type[IntEnum], str]] = {
+    "vcuda_status": (Status, "VCUDA_"),
+    "vcuda_type": (TensorType, "VCUDA_"),
+    "vcuda_layer_kind": (LayerKind, "VCUDA_LAYER_"),
+    "vcuda_state_kind": (StateKind, "VCUDA_STATE_"),
 }
 OPAQUE = ("vcuda_dev",)
 

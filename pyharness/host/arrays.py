@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,12 @@ def pointer(array: np.ndarray, dtype: Any, kind: Any) -> Any:
 
 
 class GuardedOutput:
-    """A float32 [rows, columns] buffer between two guards."""
+    """A float32 buffer of one or two dimensions between two guards."""
 
-    def __init__(self, name: str, rows: int, columns: int) -> None:
-        self.name, self.columns = name, columns
-        self.memory = np.empty(2 * GUARD_WORDS + rows * columns, np.uint32)
-        self.words = self.memory[GUARD_WORDS : GUARD_WORDS + rows * columns].reshape(rows, columns)
+    def __init__(self, name: str, *shape: int) -> None:
+        self.name, size = name, prod(shape)
+        self.memory = np.empty(2 * GUARD_WORDS + size, np.uint32)
+        self.words = self.memory[GUARD_WORDS : GUARD_WORDS + size].reshape(shape)
 
     def arm(self) -> Any:
         """Fill with the sentinel; returns the float pointer for the call."""
@@ -51,8 +52,7 @@ class GuardedOutput:
             raise LibraryFailure(f"the library wrote {where} the {self.name} buffer")
         suspect = (self.words & _EXPONENT) == _EXPONENT  # NaN, infinity, or not written
         if suspect.any():
-            row, column = divmod(int(suspect.argmax()), self.columns)
-            raise LibraryFailure(self._complaint(row, column, int(suspect.sum())))
+            raise LibraryFailure(self._complaint(int(suspect.argmax()), int(suspect.sum())))
         return self.words.view(np.float32)
 
     def _overrun(self) -> str | None:
@@ -62,11 +62,13 @@ class GuardedOutput:
         after = np.flatnonzero(self.memory[GUARD_WORDS + self.words.size :] != GUARD)
         return f"{int(after[0]) + 1} words past the end of" if after.size else None
 
-    def _complaint(self, row: int, column: int, count: int) -> str:
-        word = int(self.words[row, column])
-        where = f"{self.name} row {row} column {column}"
+    def _complaint(self, first: int, count: int) -> str:
+        place = [int(i) for i in np.unravel_index(first, self.words.shape)]
+        where = "row {} column {}" if len(place) == 2 else "element {}"
+        where = f"{self.name} {where.format(*place)}"
+        word, of = int(self.words[tuple(place)]), self.words.size
         unwritten = int((self.words == UNWRITTEN).sum())
         if word == UNWRITTEN:
-            return f"{where} was not written ({unwritten} of {self.words.size} elements were not)"
+            return f"{where} was not written ({unwritten} of {of} elements were not)"
         kind = "NaN" if word & 0x007FFFFF else "infinite"
-        return f"{where} is {kind} (0x{word:08x}); {count - unwritten} elements are not finite"
+        return f"{where} is {kind}, 0x{word:08x} ({count - unwritten} of {of} elements are not finite)"

@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pyharness.errors import InputError
 from pyharness.host import abi
+from pyharness.inputs.layout import GROUP, Model, ModelConfig, ModelTensor, TensorType
 
-Q4_GROUP = 32
-_ITEM_BYTES = {abi.TensorType.F32: 4, abi.TensorType.F16: 2, abi.TensorType.BF16: 2}
-
-
-class SynthLike(Protocol):
-    """A tensor that the library makes itself; meanings as in ``vcuda_synth``."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def key(self) -> int: ...
-    @property
-    def offset(self) -> float: ...
-    @property
-    def scale(self) -> float: ...
-
-
-class TensorLike(Protocol):
-    """``data`` is an array of the tensor's bytes (Q4: uint8 nibbles, ``scales`` float16), or None with ``synth``."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def type(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def data(self) -> np.ndarray | None: ...
-    @property
-    def scales(self) -> np.ndarray | None: ...
-    @property
-    def synth(self) -> SynthLike | None: ...
-
-
-class ModelLike(Protocol):
-    """``config`` has the fields of ``vcuda_config`` by name; ``layer_kinds`` holds one LayerKind a layer."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def tensors(self) -> Sequence[TensorLike]: ...
+_ITEM_BYTES = {TensorType.F32: 4, TensorType.F16: 2, TensorType.BF16: 2}
 
 
 class Description:
     """``desc`` is a vcuda_model_desc; this object owns all it refers to."""
 
-    def __init__(self, model: ModelLike, context: int) -> None:
+    def __init__(self, model: Model, context: int) -> None:
         self._kept: list[Any] = []
         self._config = self._make_config(model.config)
         self._tensors = (abi.Tensor * len(model.tensors))(*map(self._make_tensor, model.tensors))
@@ -70,22 +30,20 @@ class Description:
             tensor_count=len(model.tensors),
         )
 
-    def _make_config(self, config: Any) -> abi.Config:
+    def _make_config(self, config: ModelConfig) -> abi.Config:
         made = abi.Config(struct_size=ctypes.sizeof(abi.Config))
         for name, _ in abi.Config._fields_[1:-1]:
             setattr(made, name, getattr(config, name))
-        kinds = [int(kind) for kind in config.layer_kinds]
-        if len(kinds) != config.layers:
-            raise InputError(f"{len(kinds)} layer kinds for {config.layers} layers")
-        made.layer_kinds = (ctypes.c_uint8 * len(kinds))(*kinds)
+        made.layer_kinds = (ctypes.c_uint8 * config.layers)(*config.layer_kinds)
         return made
 
-    def _make_tensor(self, tensor: TensorLike) -> abi.Tensor:
-        kind = abi.TensorType(tensor.type)
+    def _make_tensor(self, tensor: ModelTensor) -> abi.Tensor:
+        name = tensor.name.encode()
+        self._kept.append(name)
         made = abi.Tensor(
             struct_size=ctypes.sizeof(abi.Tensor),
-            type=kind,
-            name=tensor.name.encode(),
+            type=tensor.type,
+            name=name,
             shape=(ctypes.c_int64 * 4)(*tensor.shape),
             ndim=len(tensor.shape),
         )
@@ -96,13 +54,13 @@ class Description:
             made.synth = abi.Synth(seed=s.seed, key=s.key, offset=s.offset, scale=s.scale)
             return made
         elements = prod(tensor.shape)
-        if kind is abi.TensorType.Q4:
+        if tensor.type is TensorType.Q4:
             made.data = self._address(tensor.name, tensor.data, elements // 2)
             if tensor.scales is None:
                 raise InputError(f"tensor {tensor.name} is Q4 and has no scales")
-            made.scales = self._address(tensor.name, tensor.scales, elements // Q4_GROUP * 2)
+            made.scales = self._address(tensor.name, tensor.scales, elements // GROUP * 2)
         else:
-            made.data = self._address(tensor.name, tensor.data, elements * _ITEM_BYTES[kind])
+            made.data = self._address(tensor.name, tensor.data, elements * _ITEM_BYTES[tensor.type])
         return made
 
     def _address(self, name: str, array: np.ndarray, size_bytes: int) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,8 @@ import numpy as np
 from pyharness.errors import LibraryFailure
 from pyharness.host import abi
 from pyharness.host.arrays import GuardedOutput, pointer
-from pyharness.host.marshal import Description, ModelLike
+from pyharness.host.marshal import Description
+from pyharness.inputs.layout import Model
 
 MM_VARIABLE = "VLLM_CUDA_Q35_MM"
 _ERROR_TEXT_CHARS = 500
@@ -78,7 +79,7 @@ class Session:
     def __init__(
         self,
         bound: abi.Bound,
-        model: ModelLike,
+        model: Model,
         mmax: int = 0,
         threads: int = 0,
         device: int = 0,
@@ -101,7 +102,8 @@ class Session:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self.close()
+        with nullcontext() if kind is None else suppress(LibraryFailure):  # the first error counts
+            self.close()
 
     def load(self) -> Info:
         """Hand the model over. The library reads mmax from its environment variable, so that is set here."""
@@ -148,12 +150,12 @@ class Session:
     def state_read(self, layer: int, kind: abi.StateKind) -> np.ndarray:
         """One part of one layer's state, flat float32; a copy."""
         name, needed = "vcuda_dev_model_state_read", ctypes.c_uint64()
-        what = f"layer {layer} {kind.name}"
+        what = f"layers.{layer}.{kind.part}"
         self._call(name, self._dev, layer, kind, None, 0, ctypes.byref(needed), detail=what)
         size = int(needed.value)
         if size % 4:
             raise LibraryFailure(f"{name}: {what} has {size} bytes, which is no number of float32")
-        out = GuardedOutput(what, 1, size // 4)
+        out = GuardedOutput(what, size // 4)
         if size:
             address, again = out.arm(), ctypes.c_uint64()
             self._call(
@@ -162,7 +164,7 @@ class Session:
             if again.value != size:
                 raise LibraryFailure(f"{name}: {what} had {size} bytes, then {again.value}")
             out.collect()
-        return out.words.view(np.float32)[0]
+        return out.words.view(np.float32)
 
     def _rows(self, name: str, m: int, head: tuple[Any, ...], detail: str) -> Rows:
         if m not in self._outputs:
@@ -207,7 +209,7 @@ def build_info(bound: abi.Bound) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise LibraryFailure(f"vcuda_build_info is no JSON object: {raw[:80]!r}")
+        raise LibraryFailure(f"vcuda_build_info is no JSON object: {raw[:80].decode(errors='replace')!r}")
     return value
 
 

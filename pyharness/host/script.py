@@ -1,0 +1,42 @@
+"""What a script of calls needs and reaches, known before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyharness.values import Op
+
+STATE_READ = "vcuda_dev_model_state_read"
+_ENTRY = {
+    "step_m": "vcuda_dev_model_step_m",
+    "mark": "vcuda_dev_model_mark",
+    "rollback": "vcuda_dev_model_rollback",
+}
+
+
+def needed_entries(script: Sequence[Op]) -> tuple[str, ...]:
+    """Optional entries without which the script cannot run or its state cannot be written."""
+    used = {op.kind for op in script}
+    return (*(name for kind, name in _ENTRY.items() if kind in used), STATE_READ)
+
+
+def recorded_rows(script: Sequence[Op]) -> int:
+    return sum(len(op.tokens) for op in script if op.record)
+
+
+def cursors(script: Sequence[Op]) -> Iterator[int]:
+    """Tokens in the state after each call; a rollback without a mark, which a library refuses, moves nothing."""
+    cursor, marked = 0, None
+    for op in script:
+        if op.kind == "mark":
+            marked = cursor
+        elif op.kind == "rollback":
+            cursor, marked = (cursor, None) if marked is None else (marked, None)
+        else:
+            cursor += len(op.tokens)
+        yield cursor
+
+
+def reach(script: Sequence[Op]) -> int:
+    """The most tokens the state ever holds: the context that the script needs."""
+    return max(cursors(script), default=0)

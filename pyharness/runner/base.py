@@ -1,0 +1,43 @@
+"""What every runner is, and the request that it hands to the worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyharness.values import ArmPlan, ArmResult, Digest
+
+
+class SealedLibrary(Protocol):
+    """Bytes that the gate let through, behind a descriptor through which nobody can change them any more."""
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def digest(self) -> Digest: ...
+    @property
+    def size(self) -> int: ...
+
+
+class Runner(Protocol):
+    def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
+        """Runs one arm in a process of its own. ``out`` exists afterwards only if the result is ``done``.
+
+        How a library fails is a result; InputError and GateRefusal are raised.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class WorkerRequest:
+    """One line of JSON on the worker's stdin. Descriptors are inherited under their numbers."""
+
+    plan: ArmPlan
+    library_fd: int
+    library_sha256: Digest
+    library_size_bytes: int
+    out: str  # absolute path of the folder to make
+    trace_fd: int = -1  # a file that always holds the native call in progress; -1: none
+    parent_pid: int = 0  # die with this process; 0: do not care
+    memory_limit_bytes: int = 0  # RLIMIT_AS; 0: none (a CUDA driver reserves far more than it uses)

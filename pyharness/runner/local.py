@@ -1,0 +1,153 @@
+"""Runs an arm on this machine: one worker process, whatever it does ends as an ``ArmResult`` of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyharness.dumps import partial_folder
+from pyharness.errors import Exit, GateRefusal, HarnessError, InputError, UsageError
+from pyharness.files import sha256_file
+from pyharness.runner.base import SealedLibrary, WorkerRequest
+from pyharness.runner.environment import worker_environment
+from pyharness.runner.process import Ended, run_process
+from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
+
+_ROOT = Path(__file__).resolve().parents[2]
+# -I keeps the user's folders and PYTHON* variables out; the worker must be the one that belongs to this very package.
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from pyharness.worker import main; main()"
+_RAISED: dict[int, type[HarnessError]] = {
+    Exit.USAGE: InputError,
+    Exit.REFUSED: GateRefusal,
+    Exit.DEFECT: HarnessError,
+}
+_REASON_CHARS = 300
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """``memory_limit_bytes`` bounds a worker's address space (0: no bound; leave it so for CUDA)."""
+
+    memory_limit_bytes: int = 0
+
+    def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
+        """``out`` must not exist, or be an empty folder. InputError and GateRefusal are raised, the rest is a result."""
+        out = Path(os.path.abspath(out))
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out} exists already; a dump is never overwritten")
+        done = False
+        try:
+            with tempfile.TemporaryFile(buffering=0) as trace:
+                ended = self._start(plan, library, out, trace.fileno())
+                call = os.pread(trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
+            result = _result(plan, ended, call, out)
+            done = result.status == "done"
+        finally:
+            if not done:  # nothing that a failed arm wrote stays, Ctrl-C included
+                shutil.rmtree(partial_folder(out, os.getpid()), ignore_errors=True)
+                shutil.rmtree(out, ignore_errors=True)
+        return result
+
+    def _start(self, plan: ArmPlan, library: SealedLibrary, out: Path, trace_fd: int) -> Ended:
+        request = WorkerRequest(
+            plan=plan,
+            library_fd=library.fd,
+            library_sha256=library.digest,
+            library_size_bytes=library.size,
+            out=str(out),
+            trace_fd=trace_fd,
+            parent_pid=os.getpid(),
+            memory_limit_bytes=self.memory_limit_bytes,
+        )
+        try:
+            return run_process(
+                (sys.executable, "-I", "-c", _BOOT, str(_ROOT)),
+                json.dumps(to_json(request)).encode(),
+                worker_environment(plan),
+                (library.fd, trace_fd),
+                plan.timeout_s,
+            )
+        except OSError as e:
+            raise HarnessError(f"the worker process cannot be started: {e}") from None
+
+
+def _result(plan: ArmPlan, ended: Ended, call: str, out: Path) -> ArmResult:
+    """What the worker said, believed only as far as its end and its files bear it out."""
+    if reason := _broken_end(plan, ended, call):
+        return _failed(reason, ended)
+    line, rest = ended.stdout.partition(b"\n")[::2]
+    exited = f"the worker exited with code {ended.returncode} and no result{_during(call)}"
+    try:
+        result: ArmResult = from_json(ArmResult, json.loads(line))
+        if rest:
+            raise ValueError("more than one line")
+    except ValueError as e:
+        if not call:  # it never came to the library
+            raise HarnessError(_with_tail("the worker process does not run", ended)) from None
+        unreadable = f"the worker's result is unreadable ({e}): {line[:80]!r}"
+        return _failed(unreadable if ended.stdout else exited, ended)
+    if ended.returncode in _RAISED:
+        raise _RAISED[ended.returncode](result.reason)
+    if (ended.returncode != 0) != (result.status == "failed"):
+        return _failed(exited, ended)
+    if result.status == "failed":
+        return replace(result, reason=_with_tail(result.reason, ended))
+    if result.status == "done" and (reason := _wrong_files(result.files, out)):
+        return _failed(reason, ended)
+    return result
+
+
+def _broken_end(plan: ArmPlan, ended: Ended, call: str) -> str:
+    if ended.timed_out:
+        return f"timed out after {plan.timeout_s:g} s{_during(call)}"
+    if ended.overflowed:
+        return "the worker wrote far more than a result to its stdout"
+    if ended.returncode < 0:
+        number = -ended.returncode
+        known = {s.value: s.name for s in signal.Signals}
+        name = known.get(number, f"signal {number}")
+        hint = " (out of memory, or killed by hand)" if number == signal.SIGKILL else ""
+        return f"killed by {name}{hint}{_during(call)}"
+    return ""
+
+
+def _wrong_files(files: tuple[FileFact, ...], out: Path) -> str:
+    """Why the files are not the ones that the worker wrote, "" if they are."""
+    for fact in files:
+        try:
+            digest, size = sha256_file(out / fact.name)
+        except InputError as e:
+            return str(e)
+        if (digest, size) != (fact.sha256, fact.size_bytes):
+            return (
+                f"{out / fact.name} has {size} bytes and {digest}, the worker wrote "
+                f"{fact.size_bytes} bytes and {fact.sha256}"
+            )
+    return ""
+
+
+def _failed(reason: str, ended: Ended) -> ArmResult:
+    return ArmResult("failed", _with_tail(reason, ended))
+
+
+def _during(call: str) -> str:
+    return f" during {call}" if call else ""
+
+
+def _with_tail(reason: str, ended: Ended) -> str:
+    """The reason and the last line that the library printed, as one line."""
+    lines = ended.stderr_tail.decode("utf-8", "replace").split("\n")
+    said = next((s for line in reversed(lines) if (s := _printable(line))), "")
+    return f"{reason}; it printed last: {said[:_REASON_CHARS]}" if said else reason
+
+
+def _printable(line: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in line).split())
+

@@ -1,0 +1,233 @@
+"""The process that owns one library: one request on stdin, three files, one line of JSON (ArmResult) on stdout.
+
+Started as ``python -I -m pyharness.worker`` where the package is installed; a runner that works from a plain checkout
+names the folder itself. What native code prints goes to stderr: only the worker holds the real stdout. The exit code is 0
+where the line says done or unsupported, else that of the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from pyharness.dumps import POSITION, DumpWriter
+from pyharness.errors import Exit, HarnessError, InputError, LibraryFailure, UsageError
+from pyharness.host import abi, loader, script
+from pyharness.host.abi import StateKind
+from pyharness.host.session import Engine, Rows, Session, build_info
+from pyharness.inputs.layout import LayerKind, Model
+from pyharness.inputs.model import load_model
+from pyharness.inputs.safetensors import TensorSource, array_source
+from pyharness.runner.base import WorkerRequest
+from pyharness.values import ArmPlan, ArmResult, LibraryFacts, Op, from_json, to_json
+
+TRACE_BYTES = 256
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> NoReturn:
+    reply = _claim_stdout()
+    result, code = _answer()
+    line = json.dumps(to_json(result)).encode() + b"\n"
+    while line:
+        line = line[os.write(reply, line) :]
+    # Not sys.exit: the dump is in place and said to be, no destructor of the library may add to that.
+    os._exit(code)
+
+
+def _answer() -> tuple[ArmResult, int]:
+    """The result, whatever happens, and the exit code."""
+    try:
+        request = _read_request()
+        _confine(request)
+        result = run_arm(request)
+        return result, Exit.FAILED if result.status == "failed" else Exit.SAME
+    except HarnessError as e:
+        return ArmResult("failed", str(e)), e.exit_code
+    except MemoryError:
+        return ArmResult("failed", "out of memory in the worker"), Exit.FAILED
+    except Exception as e:
+        place = ""
+        if (trace := e.__traceback__) is not None:
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            place = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        reason = f"defect of the harness in the worker: {type(e).__name__}{place}: {e}"
+        return ArmResult("failed", " ".join(reason.split())), Exit.DEFECT
+
+
+def run_arm(request: WorkerRequest) -> ArmResult:
+    """From the library's bytes to the three files. Raises a HarnessError where that does not work out."""
+    began, plan = time.monotonic(), request.plan
+    rows = script.recorded_rows(plan.script)
+    if not rows:
+        raise UsageError("the script records no row, so there would be nothing to compare")
+    trace = _Trace(request.trace_fd)
+    trace("the load of the library")
+    loaded = loader.load(request.library_fd, request.library_sha256, request.library_size_bytes)
+    bound = abi.bind(loaded.library)
+    facts = _facts(loaded, bound)
+    if missing := bound.lacks(script.needed_entries(plan.script)):
+        reason = f"the library lacks {', '.join(missing)}"
+        return ArmResult("unsupported", reason, missing, library=facts)
+    trace("the reading of the weights")
+    model = load_model(plan.model)
+    sizes = rows, model.config.hidden, model.config.vocab
+    try:
+        with DumpWriter(Path(request.out), *sizes, owner=request.parent_pid) as dump:
+            step_ns = _run_session(bound, model, plan, trace, dump)
+            trace("the writing of the dump")
+            files = dump.commit()
+    except LibraryFailure as e:
+        return ArmResult("failed", str(e), library=facts)
+    wall_s = round(time.monotonic() - began, 6)
+    return ArmResult(
+        "done", files=files, rows=rows, library=facts, step_ns=step_ns, wall_s=wall_s
+    )
+
+
+def _run_session(
+    bound: abi.Bound, model: Model, plan: ArmPlan, trace: _Trace, dump: DumpWriter
+) -> tuple[int, ...]:
+    """Runs the script, writes rows and state, closes the library. The time of each call of the script."""
+    context = plan.model.context or script.reach(plan.script)
+    options = {"mmax": plan.mmax, "threads": plan.threads, "context": context}
+    with Session(bound, model, **options, on_call=trace) as session:
+        session.load()
+        session.reset()
+        times = []
+        positions = script.cursors(plan.script)
+        for number, (op, position) in enumerate(zip(plan.script, positions, strict=True)):
+            trace.where = f"call {number + 1} of {len(plan.script)} of the script"
+            before = session.native_ns
+            _run_op(session, op, dump)
+            times.append(session.native_ns - before)
+            _check_position(session, position, op)
+        trace.where = "after the script"
+        dump.state(state_tensors(session, model, position))
+    return tuple(times)
+
+
+def _run_op(engine: Engine, op: Op, dump: DumpWriter) -> None:
+    def record(rows: Rows) -> None:
+        if op.record:
+            dump.append(rows.h_out, rows.logits)
+
+    if op.kind == "mark":
+        engine.mark()
+    elif op.kind == "rollback":
+        engine.rollback()
+    elif op.kind == "step_m":
+        record(engine.step_m(op.tokens))
+    else:
+        for token in op.tokens:
+            record(engine.step(token))
+
+
+def _check_position(engine: Engine, position: int, op: Op) -> None:
+    if (found := engine.info().position) != position:
+        raise LibraryFailure(
+            f"vcuda_dev_model_info: position is {found} after a {op.kind}, expected {position}"
+        )
+
+
+def state_tensors(
+    engine: Engine, model: Model, position: int
+) -> Iterator[TensorSource]:
+    """The position, then each part of the state, layer by layer, read when it is its turn to be written."""
+    c = model.config
+    kv = (c.kv_heads, position, c.head_dim)
+    shapes = {
+        LayerKind.GDN: {
+            StateKind.S: (c.gdn_v_heads, c.gdn_k_dim, c.gdn_v_dim),
+            StateKind.CONV: (c.conv_dim, c.conv_kernel - 1),
+        },
+        LayerKind.ATTENTION: {StateKind.KEYS: kv, StateKind.VALUES: kv},
+    }
+    yield array_source(POSITION, "I64", np.array([position], "<i8"))
+    for layer, layer_kind in enumerate(c.layer_kinds):
+        for kind, shape in shapes[layer_kind].items():
+            name = f"layers.{layer}.{kind.part}"
+            yield name, "F32", shape, partial(_read_part, engine, layer, kind, shape)
+
+
+def _read_part(
+    engine: Engine, layer: int, kind: StateKind, shape: tuple[int, ...]
+) -> Iterator[memoryview]:
+    values = engine.state_read(layer, kind)
+    if values.size != (wanted := prod(shape)):
+        raise LibraryFailure(
+            f"vcuda_dev_model_state_read: layers.{layer}.{kind.part} has {values.size} elements, "
+            f"expected {wanted} for {list(shape)}"
+        )
+    if values.size:
+        yield values.astype("<f4", copy=False).data.cast("B")
+
+
+def _facts(loaded: loader.Loaded, bound: abi.Bound) -> LibraryFacts:
+    return LibraryFacts(
+        sha256=loaded.sha256,
+        size_bytes=loaded.size_bytes,
+        abi_version=bound.abi_version,
+        build_info=build_info(bound),
+        symbols=bound.symbols,
+        missing=bound.missing,
+        mapped=loaded.mapped,
+    )
+
+
+class _Trace:
+    """Keeps the call in progress in a file that outlives a crash; the runner blames that call."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.where = fd, ""
+
+    def __call__(self, call: str) -> None:
+        if self.fd >= 0:
+            text = f"{call}, {self.where}" if self.where else call
+            os.pwrite(self.fd, text.encode()[:TRACE_BYTES].ljust(TRACE_BYTES, b"\0"), 0)
+
+
+def _claim_stdout() -> int:
+    """The real stdout under a new number that no child inherits; descriptor 1 becomes stderr."""
+    sys.stdout.flush()
+    reply = os.dup(1)
+    os.dup2(2, 1)
+    return reply
+
+
+def _read_request() -> WorkerRequest:
+    try:
+        request: WorkerRequest = from_json(WorkerRequest, json.load(sys.stdin))
+    except ValueError as e:
+        raise InputError(f"the worker cannot read its request: {e}") from None
+    return request
+
+
+def _confine(request: WorkerRequest) -> None:
+    """Die with the parent, leave no core file, and stay within the memory limit."""
+    if request.parent_pid:
+        with contextlib.suppress(AttributeError):  # Linux only
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != request.parent_pid:
+            raise LibraryFailure("the process that asked for this arm has gone")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if request.memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (request.memory_limit_bytes,) * 2)
+
+
+if __name__ == "__main__":
+    main()

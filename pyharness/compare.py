@@ -91,11 +91,12 @@ def same_file(a: Path, b: Path) -> bool:
 def _same_bytes(a: Path, b: Path, hashed: bool) -> tuple[bool, tuple[Digest, ...]]:
     """memcmp of two files, and their digests where asked for."""
     hashes = hashlib.sha256(), hashlib.sha256()
-    same = a.stat().st_size == b.stat().st_size
-    if not same and not hashed:
-        return False, ()
     with ThreadPoolExecutor(2) as pool, _open(a) as fa, _open(b) as fb:
-        for block_a, block_b in _blocks(fa, fb):
+        sizes = [os.fstat(f.fileno()).st_size for f in (fa, fb)]
+        same = sizes[0] == sizes[1]
+        if not same and not hashed:
+            return False, ()
+        for block_a, block_b in _blocks(fa, fb, max(sizes)):
             work = []
             if hashed:
                 work = [pool.submit(h.update, x) for h, x in zip(hashes, (block_a, block_b), strict=True)]
@@ -107,20 +108,14 @@ def _same_bytes(a: Path, b: Path, hashed: bool) -> tuple[bool, tuple[Digest, ...
     return same, tuple(Digest(h.hexdigest()) for h in hashes) if hashed else ()
 
 
-def _blocks(
-    a: IO[bytes], b: IO[bytes], size: int | None = None
-) -> Iterator[tuple[memoryview, memoryview]]:
-    """Equal-length reads of both files (the last may be ragged), at most ``size`` bytes of each."""
-    buffers = memoryview(bytearray(BLOCK)), memoryview(bytearray(BLOCK))
-    left = size
-    while left is None or left > 0:
-        want = BLOCK if left is None else min(BLOCK, left)
+def _blocks(a: IO[bytes], b: IO[bytes], size: int) -> Iterator[tuple[memoryview, memoryview]]:
+    """Reads of both files, ``size`` bytes together; a read is shorter where its file ends."""
+    block = min(BLOCK, size)
+    buffers = memoryview(bytearray(block)), memoryview(bytearray(block))
+    for start in range(0, size, max(1, block)):
+        want = min(block, size - start)
         got = _fill(a, buffers[0][:want]), _fill(b, buffers[1][:want])
-        if got == (0, 0):
-            return
         yield buffers[0][: got[0]], buffers[1][: got[1]]
-        if left is not None:
-            left -= want
 
 
 def _fill(file: IO[bytes], buffer: memoryview) -> int:

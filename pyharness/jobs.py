@@ -9,33 +9,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pyharness import compare
 from pyharness.plan import Job, Suite, again, arm_key
-from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, Digest, JobStatus
+from pyharness.runner.base import Runner, SealedLibrary
+from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
 RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
 JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
-
-
-class Library(Protocol):
-    """What a verified library must tell; ``gate`` makes them."""
-
-    @property
-    def digest(self) -> Digest: ...
-
-
-class Runner(Protocol):
-    """Runs one arm in a process of its own and leaves the three files in ``out``."""
-
-    def run(self, plan: ArmPlan, library: Library, out: Path) -> ArmResult: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,7 @@ class Arms:
     """Each distinct run of a suite, started on demand and kept until its last user is done."""
 
     def __init__(
-        self, suite: Suite, libraries: Mapping[Arm, Library], runner: Runner, root: Path
+        self, suite: Suite, libraries: Mapping[Arm, SealedLibrary], runner: Runner, root: Path
     ) -> None:
         self._libraries, self._runner, self._root = libraries, runner, root
         self._futures: dict[str, Future[ArmResult]] = {}
@@ -119,7 +105,7 @@ class Arms:
 
 def run_jobs(
     suite: Suite,
-    libraries: Mapping[Arm, Library],
+    libraries: Mapping[Arm, SealedLibrary],
     runner: Runner,
     root: Path,
     *,
@@ -149,13 +135,11 @@ def run_jobs(
             kept[green] += keep
             arms.release(job, keep)
             on_job(verdict)
+        pool.shutdown()
         return tuple(verdicts), arms.records()
-    except BaseException:
-        with suppress(AttributeError):
-            runner.cancel()  # type: ignore[attr-defined]  # ends the workers at once where the runner can
-        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        # After an error nothing waits for arms that still run: they end with this process.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _worth_keeping(status: JobStatus) -> bool:
@@ -208,7 +192,7 @@ def row_change(control: Path, candidate: Path) -> RowChange:
     )
 
 
-def parallel_workers(suite: Suite) -> int:
+def parallel_workers(models: Iterable[ModelSpec]) -> int:
     """Two processes at a time for tiny synthetic models, whose steps cannot use the cores; else one with all of them."""
-    tiny = all(j.baseline.model.kind == "synthetic" and j.baseline.model.size == "tiny" for j in suite.jobs)
+    tiny = all(model.kind == "synthetic" and model.size == "tiny" for model in models)
     return min(2, os.cpu_count() or 1) if tiny else 1

@@ -1,0 +1,112 @@
+"""The pipeline: plan -> gate -> runner -> compare -> verdict -> record -> report. Each arrow is a frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyharness
+from pyharness import record
+from pyharness.config import Settings
+from pyharness.jobs import ArmRecord, run_jobs
+from pyharness.plan import Suite
+from pyharness.record import LibraryRecord, Record
+from pyharness.report.document import document
+from pyharness.report.junit import junit_xml
+from pyharness.runner.base import Runner, SealedLibrary
+from pyharness.values import Arm, ArmResult, FileFact, LibraryFacts
+from pyharness.verdict import JobVerdict, Verdict, conclude
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A library that the gate let through, and how to find it again."""
+
+    sealed: SealedLibrary
+    origin: str
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of progress."""
+
+    job: Callable[[JobVerdict], None] = lambda verdict: None
+    arm: Callable[[int, int], None] = lambda done, total: None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    folder: Path
+    verdict: Verdict
+    record: Record
+    document: dict[str, object]
+
+
+def run(
+    suite: Suite,
+    libraries: Mapping[Arm, Opened],
+    inputs: tuple[FileFact, ...],
+    settings: Settings,
+    runner: Runner,
+    *,
+    workers: int,
+    listener: Listener = Listener(),  # noqa: B008 (frozen)
+    replay_of: str = "",
+) -> Outcome:
+    """Everything after the gate. The folder of the run has its verdict only when all of this is done."""
+    started, folder = record.now(), record.new_run(settings["out"])
+    record.write_plan(folder, suite)
+    sealed = {arm: opened.sealed for arm, opened in libraries.items()}
+    try:
+        verdicts, arms = run_jobs(
+            suite, sealed, runner, folder,
+            workers=workers, on_job=listener.job, on_arm=listener.arm,
+        )  # fmt: skip
+    except BaseException:
+        for arm in libraries:  # the plan stays, so that `show` can say that the run did not finish
+            shutil.rmtree(folder / arm, ignore_errors=True)
+        raise
+    verdict = conclude(verdicts)
+    made = Record(
+        run=folder.name,
+        started=started,
+        finished=record.now(),
+        harness=pyharness.__version__,
+        argv=tuple(sys.argv[1:]),
+        revision=record.revision(settings.root),
+        machine=record.machine(),
+        environment=record.environment_of(suite.jobs[0].candidate),
+        libraries=_library_records(libraries, arms),
+        inputs=inputs,
+        workers=workers,
+        suite=suite,
+        arms=tuple(dataclasses.replace(a, result=_without_library(a.result)) for a in arms),
+        replay_of=replay_of,
+    )
+    told = {
+        arm: {"digest": str(lib.digest), "size_bytes": lib.size_bytes, "origin": lib.origin}
+        for arm, lib in made.libraries.items()
+    }
+    text = document(verdict, folder.name, told, suite.notes)
+    properties = {f"{arm}.{k}": str(v) for arm, facts in told.items() for k, v in facts.items()}
+    record.finish(folder, made, junit_xml(verdict, properties, started), text)
+    return Outcome(folder, verdict, made, text)
+
+
+def _without_library(result: ArmResult) -> ArmResult:
+    """The record tells what each library is once, not with every arm."""
+    return dataclasses.replace(result, library=None)
+
+
+def _library_records(
+    libraries: Mapping[Arm, Opened], arms: tuple[ArmRecord, ...]
+) -> dict[str, LibraryRecord]:
+    seen: dict[str, LibraryFacts] = {a.arm: a.result.library for a in arms if a.result.library}
+    return {
+        arm: LibraryRecord(o.sealed.digest, o.sealed.size, o.origin, seen.get(arm))
+        for arm, o in libraries.items()
+    }

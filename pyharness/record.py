@@ -1,0 +1,171 @@
+"""The folder of a run: what was planned, everything needed to do it again, and, written last, the verdict.
+
+A run without ``verdict.json`` is unfinished and proves nothing, whatever else lies in its folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import secrets
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyharness
+from pyharness.canonical import canonical_json
+from pyharness.errors import InputError, NothingProved, UsageError
+from pyharness.files import make_directory, read_regular, write_atomically
+from pyharness.jobs import ArmRecord
+from pyharness.plan import Suite
+from pyharness.report import document
+from pyharness.runner.environment import worker_environment
+from pyharness.values import ArmPlan, Digest, FileFact, LibraryFacts, from_json, to_json
+from pyharness.verdict import Verdict
+
+SCHEMA = "ab-record/1"
+
+
+@dataclass(frozen=True)
+class LibraryRecord:
+    digest: Digest
+    size_bytes: int
+    origin: str  # absolute path, or how the archive names it
+    facts: LibraryFacts | None = None  # None: no worker could load it
+
+
+@dataclass(frozen=True)
+class Record:
+    run: str
+    started: str  # UTC
+    finished: str
+    harness: str  # version
+    argv: tuple[str, ...]
+    revision: str  # git revision of the project, "" where there is none; "-dirty" with changes
+    machine: dict[str, Any]
+    environment: dict[str, str]  # what the workers saw
+    libraries: dict[str, LibraryRecord]  # by arm
+    inputs: tuple[FileFact, ...]  # every file behind the models and tokens, by absolute path
+    workers: int
+    suite: Suite
+    arms: tuple[ArmRecord, ...]
+    replay_of: str = ""
+    schema: str = SCHEMA
+
+
+def new_run(out: Path) -> Path:
+    """A fresh folder ``<utc>-<id>``."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = out / f"{stamp}-{secrets.token_hex(3)}"
+    try:
+        make_directory(folder)
+    except OSError as e:
+        raise InputError(f"{folder}: cannot be made: {e.strerror or e}") from None
+    return folder
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def write_plan(folder: Path, suite: Suite) -> None:
+    _write(folder / "plan.json", {"schema": "ab-plan/1", **to_json(suite)})
+
+
+def finish(
+    folder: Path, record: Record, junit: bytes, verdict: Verdict, text: dict[str, Any]
+) -> None:
+    """The record first, the verdict last: where it lies, everything that it rests on lies beside it."""
+    _write(folder / "record.json", to_json(record))
+    write_atomically(folder / "junit.xml", junit)
+    write_atomically(folder / "verdict.json", document.dumps(text))
+
+
+def _write(path: Path, value: Any) -> None:
+    write_atomically(path, canonical_json(value, floats=True) + b"\n")
+
+
+# ---- reading back ---------------------------------------------------------------------------------------------------
+
+
+def find_run(out: Path, name: str) -> Path:
+    """A run by its folder, its name, the beginning of its name, or ``last``."""
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    runs = sorted(p for p in out.iterdir() if p.is_dir()) if out.is_dir() else []
+    found = runs[-1:] if name == "last" else [p for p in runs if p.name.startswith(name)]
+    if len(found) != 1:
+        why = "no run" if not found else f"{len(found)} runs"
+        raise UsageError(f"{why} named {name!r} in {out}; give a folder, a name or 'last'")
+    return found[0].resolve()
+
+
+def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:
+    """NothingProved for a run that did not finish."""
+    path = folder / "verdict.json"
+    if not path.is_file():
+        raise NothingProved(f"{folder}: the run did not finish: it has no verdict.json")
+    return document.read(read_regular(path), str(path))
+
+
+def read_record(folder: Path) -> Record:
+    path = folder / "record.json"
+    try:
+        record = from_json(Record, json.loads(read_regular(path)))
+        if record.schema != SCHEMA:
+            raise ValueError(f"schema is {record.schema!r}, not {SCHEMA}")
+    except (ValueError, TypeError, RecursionError) as e:
+        raise InputError(f"{path}: not a record: {' '.join(str(e).split())}") from None
+    assert isinstance(record, Record)
+    return record
+
+
+# ---- what is true of this machine -----------------------------------------------------------------------------------
+
+
+def environment_of(plan: ArmPlan) -> dict[str, str]:
+    """What every worker sees, without what only says where programs and temporary files are."""
+    made = worker_environment(dataclasses.replace(plan, mmax=0))
+    return {name: value for name, value in made.items() if name not in ("PATH", "TMPDIR")}
+
+
+def machine() -> dict[str, Any]:
+    import numpy as np
+
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "architecture": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 0,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+
+
+def revision(root: Path) -> str:
+    """The checkout's revision, "" outside of one."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-c", f"safe.directory={root}", *words]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+

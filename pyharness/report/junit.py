@@ -1,0 +1,58 @@
+"""JUnit XML in the shape that pytest writes (xunit2): CI servers show each job as a test."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from pyharness.report.text import job_lines
+from pyharness.values import JobStatus
+from pyharness.verdict import JobVerdict, Verdict
+
+# what XML 1.0 cannot hold, not even escaped
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(verdict: Verdict, properties: dict[str, str], timestamp: str = "") -> bytes:
+    """failure: bits differ; error: could not run or proved nothing; skipped: unsupported and not asked for by name."""
+    elements = [_element(job) for job in verdict.jobs]
+    count = [element for element, _ in elements].count
+    suite = ET.Element(
+        "testsuite",
+        name="run-ab",
+        tests=str(len(elements)),
+        failures=str(count("failure")),
+        errors=str(count("error")),
+        skipped=str(count("skipped")),
+        timestamp=timestamp,
+    )
+    held = ET.SubElement(suite, "properties")
+    for name, value in properties.items():
+        ET.SubElement(held, "property", name=_legal(name), value=_legal(value))
+    for job, (element, message) in zip(verdict.jobs, elements, strict=True):
+        where, _, name = job.id.rpartition("/")
+        case = ET.SubElement(
+            suite, "testcase", classname=_legal(where.replace("/", ".")), name=_legal(name)
+        )
+        if element:
+            child = ET.SubElement(case, element, message=_legal(message))
+            child.text = _legal("\n".join(job_lines(job)))
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root, " ")
+    return b'<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, "utf-8") + b"\n"
+
+
+def _element(job: JobVerdict) -> tuple[str, str]:
+    message = f"{job.status.value}: {job.reason}" if job.reason else job.status.value
+    if job.status is JobStatus.SAME:
+        return "", ""
+    if job.status is JobStatus.DIFFERS:
+        return "failure", message
+    if job.status is JobStatus.UNSUPPORTED and not job.requested:
+        return "skipped", message
+    return "error", message
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("?", text)

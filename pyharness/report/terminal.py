@@ -1,0 +1,53 @@
+"""What a person sees while a run goes on: one line for each finished job, and a bar of arms where there is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pyharness.report.text import print_job, print_summary
+from pyharness.verdict import JobVerdict, Verdict
+
+
+class Terminal:
+    """``results``: where verdicts go, stdout unless that carries JSON. The bar is always on stderr."""
+
+    def __init__(self, *, results_to_stderr: bool = False) -> None:
+        self._bar: Progress | None = None
+        errors = Console(stderr=True, highlight=False)
+        self._results = errors if results_to_stderr else Console(highlight=False)
+        if errors.is_terminal and not errors.is_dumb_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                console=errors, transient=True, redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            self._task = self._bar.add_task("arms", total=None)
+            if sys.stdout.isatty() or results_to_stderr:
+                self._results = errors  # the same screen: lines must go through what draws the bar
+
+    def __enter__(self) -> Terminal:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def job(self, verdict: JobVerdict) -> None:
+        print_job(self._results, verdict)
+        self._results.file.flush()
+
+    def arm(self, done: int, total: int) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def summary(self, verdict: Verdict, *lines: str) -> None:
+        print_summary(self._results, verdict)
+        for line in lines:
+            self._results.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,97 @@
+"""Lines for people. Each job, and so each M, is one line; ``rich`` colours them where a terminal is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyharness.errors import Exit
+from pyharness.values import Comparison, Difference, JobStatus
+from pyharness.verdict import JobVerdict, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLE = {
+    JobStatus.SAME: "green",
+    JobStatus.DIFFERS: "bold red",
+    JobStatus.FAILED: "bold red",
+    JobStatus.UNSUPPORTED: "yellow",
+    JobStatus.NONDETERMINISTIC: "magenta",
+    JobStatus.INDISTINCT: "magenta",
+}
+MEANING = {
+    Exit.SAME: "everything that was compared is equal, bit for bit",
+    Exit.DIFFERS: "at least one bit differs",
+    Exit.FAILED: "a library could not run",
+    Exit.UNPROVED: "nothing was proved",
+}
+_WIDTH = max(len(s.value) for s in JobStatus)
+
+
+def job_lines(job: JobVerdict) -> list[str]:
+    """The job's line, and under it one for each file that differs."""
+    lines = [f"{job.status.value:<{_WIDTH}}  {job.id}" + (f"  {told}" if (told := _told(job)) else "")]
+    if job.comparison:
+        lines += [f"{'':<{_WIDTH}}    {difference_line(d)}" for d in job.comparison.differences]
+    return lines
+
+
+def _told(job: JobVerdict) -> str:
+    if job.reason:
+        return job.reason
+    if job.status is JobStatus.SAME and job.comparison:
+        return f"{size(job.comparison.bytes_compared)} equal; control: {job.control}"
+    return ""
+
+
+def difference_line(d: Difference) -> str:
+    """File, first differing element, both bit patterns and values, how many differ."""
+    where = f"{d.file}{' ' + d.tensor if d.tensor else ''}"
+    count = f"{d.different} of {d.total} elements differ"
+    if d.note:
+        return f"{where}: {d.note}; {count}"
+    index = ", ".join(map(str, d.index))
+    return (
+        f"{where} [{index}]: baseline {d.baseline_bits} ({d.baseline_value}), "
+        f"candidate {d.candidate_bits} ({d.candidate_value}); {count}"
+    )
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Of ``compare DIR DIR``."""
+    if comparison.equal:
+        return [f"same: {size(comparison.bytes_compared)} equal"]
+    return ["differs", *(f"  {difference_line(d)}" for d in comparison.differences)]
+
+
+def summary_line(verdict: Verdict) -> str:
+    jobs = f"{len(verdict.jobs)} job{'s' if len(verdict.jobs) != 1 else ''}: {verdict.summary}"
+    return f"{jobs}; exit {verdict.exit_code}: {MEANING[Exit(verdict.exit_code)]}"
+
+
+def size(count: int) -> str:
+    """Bytes for people, decimal units."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def print_job(console: Console, job: JobVerdict) -> None:
+    """One job; never wrapped, so that one line stays one line in a log."""
+    from rich.text import Text
+
+    for i, line in enumerate(job_lines(job)):
+        text = Text(line)
+        if i == 0:
+            text.stylize(STYLE[job.status], 0, _WIDTH)
+        console.print(text, soft_wrap=True)
+
+
+def print_summary(console: Console, verdict: Verdict) -> None:
+    from rich.text import Text
+
+    style = "bold green" if verdict.exit_code == Exit.SAME else "bold red"
+    console.print(Text(summary_line(verdict), style=style), soft_wrap=True)

@@ -1,0 +1,260 @@
+"""Plans: which scripts run, that they fit together, and that each control has something to differ in."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyharness.errors import InputError, UsageError
+from pyharness.plan import (
+    DEFAULT_MT,
+    DEFAULT_PREFIX,
+    ROLLBACK_CASES,
+    Job,
+    Request,
+    Suite,
+    Workload,
+    again,
+    arm_key,
+    build,
+    generated_tokens,
+    model_slug,
+    parse_prefixes,
+    parse_rows,
+)
+from pyharness.values import Digest, ModelSpec, Op, from_json, to_json
+
+MODEL = ModelSpec("synthetic", "hybrid", "tiny")
+WORKLOAD = Workload(MODEL, 512)
+OLD, NEW = Digest("1" * 64), Digest("2" * 64)
+
+
+def jobs_of(request: Request, workload: Workload = WORKLOAD) -> dict[str, Job]:
+    jobs = build([workload], request).jobs
+    assert len({job.id for job in jobs}) == len(jobs)
+    return {job.id.rsplit("/", 1)[1]: job for job in jobs}
+
+
+def recorded(script: tuple[Op, ...]) -> list[int]:
+    return [t for op in script if op.record for t in op.tokens]
+
+
+def surviving(script: tuple[Op, ...]) -> list[int]:
+    """The tokens that are in the state at the end."""
+    state: list[int] = []
+    mark: list[int] | None = None
+    for op in script:
+        if op.kind == "mark":
+            mark = list(state)
+        elif op.kind == "rollback":
+            assert mark is not None, "a rollback without a mark"
+            state, mark = mark, None
+        else:
+            state.extend(op.tokens)
+    return state
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 5, 63, 64])
+@pytest.mark.parametrize("libs", [False, True])
+def test_both_arms_record_the_same_tokens_from_the_same_state(prefix: int, libs: bool) -> None:
+    request = Request(prefixes=(prefix,), libs=libs, explicit=True)
+    for job in jobs_of(request).values():
+        assert surviving(job.baseline.script) == surviving(job.candidate.script)
+        assert recorded(job.baseline.script) == recorded(job.candidate.script)
+        assert len(recorded(job.candidate.script)) == job.rows
+        assert len(surviving(job.candidate.script)) == prefix + job.rows
+        assert recorded(job.control.plan.script) != [] and job.control.plan.role == "control"
+
+
+def test_default_suite_names_every_m_and_every_rollback_case() -> None:
+    jobs = jobs_of(Request())
+    kinds = Counter(job.kind for job in jobs.values())
+    assert kinds == {
+        "m1": 1,
+        "mt": 7,
+        "rb": 3 * len(ROLLBACK_CASES),
+        "libs-mt": 7,
+        "libs-rb": 3,
+    }
+    assert {f"mt{m}" for m in range(2, 9)} <= set(jobs)
+    assert {"rb2", "rb4-singles", "rb8-mixed", "rb2-twice", "rb2-changing", "rb4-then-rows"} <= set(jobs)
+    assert all(job.prefix == DEFAULT_PREFIX and not job.requested for job in jobs.values())
+
+
+def test_every_m_row_step_of_the_default_crosses_a_border_of_64_keys() -> None:
+    for m in DEFAULT_MT:
+        first = DEFAULT_PREFIX + 1  # keys that row 0 sees
+        assert first == 64 and first + m - 1 > 64
+
+
+def test_single_steps_of_the_baseline_are_one_run() -> None:
+    jobs = [j for j in jobs_of(Request()).values() if not j.kind.startswith("libs")]
+    assert len({arm_key(j.baseline, OLD) for j in jobs}) == 1
+    assert len({arm_key(j.candidate, NEW) for j in jobs}) == len(jobs)
+
+
+def test_libs_jobs_share_their_candidate_runs_and_control_with_mt() -> None:
+    jobs = jobs_of(Request())
+    for m in DEFAULT_MT:
+        libs, mt = jobs[f"libs-mt{m}"], jobs[f"mt{m}"]
+        assert libs.candidate == mt.candidate and libs.control == mt.control
+        assert libs.baseline.script == mt.candidate.script and libs.baseline.arm == "baseline"
+
+
+def test_keys_tell_arms_roles_libraries_and_scripts_apart() -> None:
+    job = jobs_of(Request())["m1"]
+    keys = {arm_key(plan, NEW) for plan in job.arms()}
+    assert len(keys) == 5
+    assert arm_key(job.candidate, OLD) != arm_key(job.candidate, NEW)
+    assert again(job.candidate).script == job.candidate.script
+
+
+def test_scripts_of_the_rollback_cases() -> None:
+    jobs = jobs_of(Request(mt=(), rb=(4,), libs=False, prefixes=(0,)))
+
+    def shape(name: str) -> list[tuple[str, int]]:
+        return [(op.kind, len(op.tokens)) for op in jobs[name].candidate.script]
+
+    mark, back, rest = ("mark", 0), ("rollback", 0), ("step", 8)
+    assert shape("rb4") == [mark, ("step_m", 4), back, rest]
+    assert shape("rb4-singles") == [mark, ("step", 4), back, rest]
+    assert shape("rb4-mixed") == [mark, ("step", 1), ("step_m", 4), ("step", 1), back, rest]
+    assert shape("rb4-twice") == [mark, ("step_m", 4), back, mark, ("step_m", 4), back, rest]
+    assert shape("rb4-changing") == [mark, ("step_m", 4), ("step_m", 3), back, rest]
+    assert shape("rb4-then-rows") == [mark, ("step_m", 4), back, ("step_m", 4), ("step", 4)]
+
+
+@pytest.mark.parametrize("m", [2, 3, 8])
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_control_of_a_rollback_drops_it_and_the_detour_has_other_tokens(m: int, prefix: int) -> None:
+    for job in jobs_of(Request(mt=(), rb=(m,), libs=False, prefixes=(prefix,))).values():
+        if job.kind != "rb":
+            continue
+        count = Counter(op.kind for op in job.candidate.script)
+        control = Counter(op.kind for op in job.control.plan.script)
+        assert count["rollback"] == control["rollback"] + 1 and job.control.row == 0
+        detour = {t for op in job.candidate.script if not op.record for t in op.tokens}
+        assert not set(recorded(job.candidate.script)) & (detour - set(surviving(job.baseline.script)))
+        assert len(surviving(job.control.plan.script)) > len(surviving(job.candidate.script))
+
+
+def test_detours_of_one_script_differ_from_each_other() -> None:
+    job = jobs_of(Request(mt=(), rb=(4,), libs=False))["rb4-twice"]
+    first, second = (op.tokens for op in job.candidate.script if op.kind == "step_m")
+    assert first != second
+
+
+@pytest.mark.parametrize("vocab", [2, 3, 4, 512])
+def test_control_of_rows_changes_one_token_in_the_row_it_names(vocab: int) -> None:
+    for job in jobs_of(Request(rb=()), Workload(MODEL, vocab)).values():
+        ours, theirs = recorded(job.candidate.script), recorded(job.control.plan.script)
+        assert [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b] == [job.control.row]
+        assert job.control.row == (job.rows - 1 if job.kind == "m1" else job.m - 1)
+        assert all(0 <= t < vocab for t in theirs)
+
+
+def test_other_tokens_exist_where_the_script_uses_the_whole_vocabulary() -> None:
+    for job in jobs_of(Request(), Workload(MODEL, 2)).values():
+        detour = [t for op in job.candidate.script if not op.record for t in op.tokens]
+        assert all(0 <= t < 2 for t in detour)
+
+
+def test_mmax_is_the_largest_step_and_unset_for_single_steps() -> None:
+    jobs = jobs_of(Request())
+    assert jobs["m1"].candidate.mmax == 0 and jobs["mt5"].candidate.mmax == 5
+    assert jobs["mt5"].baseline.mmax == 0 and jobs["libs-mt5"].baseline.mmax == 5
+    assert jobs["rb2-changing"].candidate.mmax == 3
+    singles = jobs_of(Request(mt=(), rb=(6,)))["rb6-singles"]
+    assert singles.candidate.mmax == 2  # no M-row step, but mark needs the feature
+
+
+def test_context_is_one_for_all_arms() -> None:
+    jobs = jobs_of(Request()).values()
+    assert len({plan.model.context for job in jobs for plan in job.arms()}) == 1
+
+
+def test_every_script_fits_the_context() -> None:
+    for m in (2, 3, 8):
+        for job in jobs_of(Request(mt=(m,), rb=(m,), prefixes=(0,))).values():
+            for plan in job.arms():
+                used = 0
+                marked = 0
+                for op in plan.script:
+                    if op.kind == "mark":
+                        marked = used
+                    used = marked if op.kind == "rollback" else used + len(op.tokens)
+                    assert used <= plan.model.context
+
+
+def test_a_suite_is_json_and_back() -> None:
+    suite = build([WORKLOAD], Request())
+    assert from_json(Suite, json.loads(json.dumps(to_json(suite)))) == suite
+
+
+def test_given_tokens_shorten_the_default_prefix_and_say_so() -> None:
+    suite = build([Workload(MODEL, 512, tuple(range(48)), given=True)], Request())
+    assert {job.prefix for job in suite.jobs} == {48 - 12}
+    assert any("prefix 36" in note for note in suite.notes)
+
+
+def test_given_tokens_too_few_for_the_prefix_asked_for() -> None:
+    workload = Workload(MODEL, 512, tuple(range(48)), given=True)
+    with pytest.raises(InputError, match="48 tokens are too few: prefix 40"):
+        build([workload], Request(prefixes=(40,)))
+    with pytest.raises(InputError, match="too few"):
+        build([Workload(MODEL, 512, (1, 2, 3), given=True)], Request())
+
+
+def test_continuation() -> None:
+    workload = Workload(MODEL, 512, tuple(range(100)), given=True)
+    request = Request(mt=(2,), rb=(), prefixes=(10,), continuation="all")
+    assert jobs_of(request, workload)["mt2"].rows == 90
+    assert jobs_of(Request(mt=(2,), rb=(), continuation=0), workload)["mt2"].rows == 2
+    with pytest.raises(UsageError, match="continuation all"):
+        build([WORKLOAD], Request(continuation="all"))
+    only_m1 = Request(mt=(), rb=(), libs=False, prefixes=(0,))
+    assert jobs_of(only_m1, workload)["m1"].rows == 100
+
+
+def test_nothing_asked_for() -> None:
+    with pytest.raises(UsageError, match="nothing to compare"):
+        build([WORKLOAD], Request(m1=False, mt=(), rb=(), libs=False))
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [("4", (4,)), ("2-8", (2, 3, 4, 5, 6, 7, 8)), ("8,2,4", (2, 4, 8)), (" 2 - 3, 3", (2, 3))],
+)
+def test_parse_rows(text: str, rows: tuple[int, ...]) -> None:
+    assert parse_rows(text) == rows
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "0-4", "8-2", "2,", "-3", "2-400", "2.5", "257"])
+def test_parse_rows_refuses(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_rows(text)
+
+
+def test_parse_prefixes() -> None:
+    assert parse_prefixes("64, 0,1,64") == (64, 0, 1)
+    for text in ("", "-1", "a", "1,,2", "12345678"):
+        with pytest.raises(UsageError):
+            parse_prefixes(text)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 300_000))
+def test_generated_tokens_do_not_depend_on_the_count(seed: int, vocab: int) -> None:
+    tokens = generated_tokens(seed, 20, vocab)
+    assert tokens[:5] == generated_tokens(seed, 5, vocab)
+    assert all(0 <= t < vocab for t in tokens)
+
+
+def test_model_slugs() -> None:
+    assert model_slug(MODEL) == "hybrid-tiny"
+    assert model_slug(ModelSpec("synthetic", "gdn", "mid", 7)) == "gdn-mid-s7"
+    assert model_slug(ModelSpec("checkpoint", path="/a/b/Qwen 3.5/")) == "Qwen_3.5"
+    assert model_slug(ModelSpec("pack", path="/")) == "model"

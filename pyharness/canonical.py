@@ -26,9 +26,10 @@ def parse_canonical(data: bytes, *, floats: bool = False) -> Any:
     """The value of canonical bytes. ValueError for any other spelling, doubled keys included."""
     try:
         value = json.loads(data.decode("utf-8"))
+        canonical = canonical_json(value, floats=floats)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if canonical_json(value, floats=floats) != data:
+    if canonical != data:
         raise ValueError("not canonical JSON")
     return value
 

@@ -103,9 +103,19 @@ def make_directory(path: Path | str) -> None:
     make_directory(path.parent)
     try:
         path.mkdir()
-    except FileExistsError:
-        if not path.is_dir():
-            raise InputError(f"{path}: not a directory") from None
+    except OSError as e:
+        if not path.is_dir():  # nobody else made it meanwhile
+            raise InputError(f"{path}: cannot be made: {e.strerror}") from None
+    sync_directory(path.parent)
+
+
+def remove(path: Path | str) -> None:
+    """Removes a file, durably."""
+    path = Path(path)
+    try:
+        path.unlink()
+    except OSError as e:
+        raise InputError(f"{path}: cannot be removed: {e.strerror}") from None
     sync_directory(path.parent)
 
 

@@ -1,0 +1,134 @@
+"""Reading and checking the archive: the whole of it, its history, and what a refusal says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyharness.archive import checks, layout
+from pyharness.archive.snapshot import Snapshot, read_pin, read_snapshot
+from pyharness.archive.tree import Tree, locked
+from pyharness.errors import GateRefusal, InputError
+from pyharness.values import Digest
+
+HOW_TO_ADD = "add a library with `run-ab archive add LIBRARY --label NAME --why TEXT`"
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """A verified archive. Only faults that do no harm are listed; all others are refused."""
+
+    deep: bool  # every blob was read and hashed
+    entries: int
+    libraries: int
+    blobs: int
+    bytes_hashed: int
+    root: str  # of the log, hexadecimal
+    pinned: int  # entries that the pin covers
+    unpinned: int  # entries beyond it: no baseline until the interrupted add is repeated
+    baseline: Digest | None
+    baseline_label: str
+    orphans: tuple[str, ...]  # blobs that nothing refers to
+    leftovers: tuple[str, ...]  # of an interrupted add; the next one clears them
+    writable: tuple[str, ...]  # files with a write permission, as after a checkout
+
+
+@dataclass(frozen=True)
+class HistoryLine:
+    """One library of the archive, for ``run-ab archive log``."""
+
+    index: int  # of the log entry that added it
+    label: str
+    digest: Digest
+    size_bytes: int
+    change_bytes: int | None  # from the library added before; None for the first
+    time: str
+    why: str
+    abi_version: str  # this and the next four: "" or () where nobody loaded it before it was added
+    backend: str
+    bits_version: str
+    revision: str
+    symbols: tuple[str, ...]
+    accepted: tuple[str, ...]  # times at which it became the baseline
+    baseline: bool  # it is the baseline now
+
+
+@contextlib.contextmanager
+def open_archive(archive: Path, pin: Path) -> Iterator[tuple[Tree, Snapshot]]:
+    """The archive, locked for reading, and its verified state."""
+    if not os.path.lexists(archive):
+        pinned = read_pin(pin)
+        if pinned and pinned.size:
+            raise GateRefusal(f"{archive}: expected a log of {pinned.size} entries ({pin}), found no archive")
+        raise InputError(f"{archive}: there is no archive; {HOW_TO_ADD}")
+    with locked(archive, exclusive=False) as tree:
+        yield tree, read_snapshot(tree, pin)
+
+
+def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
+    """Checks the whole archive against its pin; ``deep`` reads every blob. GateRefusal at the first fault."""
+    with open_archive(archive, pin) as (tree, snapshot):
+        hashed = 0
+        for digest, size in snapshot.blobs.items() if deep else ():
+            checks.check_blob(tree, digest, size)
+            hashed += size
+        for orphan in snapshot.orphans if deep else ():
+            found, size = tree.sha256(orphan)
+            if found.hex != orphan.rpartition("/")[2]:
+                raise GateRefusal(f"{tree.path / orphan}: found {found}")
+            hashed += size
+        current = None if snapshot.current is None else snapshot.entries[snapshot.current]
+        return ArchiveReport(
+            deep=deep,
+            entries=len(snapshot.entries),
+            libraries=sum(e.kind == "added" for e in snapshot.entries),
+            blobs=len(snapshot.blobs),
+            bytes_hashed=hashed,
+            root=snapshot.checkpoint.root.hex(),
+            pinned=snapshot.pin.size,
+            unpinned=snapshot.unpinned,
+            baseline=current.library if current else None,
+            baseline_label=current.label if current else "",
+            orphans=snapshot.orphans,
+            leftovers=snapshot.leftovers,
+            writable=snapshot.writable,
+        )
+
+
+def entries(archive: Path, pin: Path) -> tuple[HistoryLine, ...]:
+    """The libraries of the verified archive, oldest first."""
+    with open_archive(archive, pin) as (_, snapshot):
+        return history(snapshot)
+
+
+def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
+    current = None if snapshot.current is None else snapshot.entries[snapshot.current].library
+    lines: list[HistoryLine] = []
+    for i, (entry, manifest) in enumerate(zip(snapshot.entries, snapshot.manifests, strict=True)):
+        if entry.kind != "added":
+            continue
+        layer, later = manifest.library, snapshot.entries[i:]
+        lines.append(
+            HistoryLine(
+                index=i,
+                label=entry.label,
+                digest=entry.library,
+                size_bytes=entry.size_bytes,
+                change_bytes=entry.size_bytes - lines[-1].size_bytes if lines else None,
+                time=entry.time,
+                why=entry.why,
+                abi_version=layer.annotation(layout.ABI),
+                backend=layer.annotation(layout.BACKEND),
+                bits_version=layer.annotation(layout.BITS),
+                revision=layer.annotation(layout.REVISION),
+                symbols=tuple(layer.annotation(layout.SYMBOLS).split()),
+                accepted=tuple(
+                    e.time for e in later if e.kind == "accepted" and e.library == entry.library
+                ),
+                baseline=entry.library == current,
+            )
+        )
+    return tuple(lines)

@@ -1,0 +1,229 @@
+"""The gate: the only place that hands out the bytes of a library.
+
+The bytes are copied into memory that nobody can change any more (a sealed memfd), and the digest is taken of those very
+bytes: what was checked is what a worker loads. A baseline comes out of the archive only when the log is consistent with its
+pin, the log entry is in the pinned part, manifest and index belong to it, and the bytes have the digest of the entry.
+Whatever does not match is a GateRefusal; no option turns it into anything else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyharness.archive import checks, layout
+from pyharness.archive.fsck import HOW_TO_ADD, open_archive
+from pyharness.archive.snapshot import Snapshot
+from pyharness.archive.tree import Tree
+from pyharness.errors import GateRefusal, InputError, UsageError
+from pyharness.files import CHUNK_BYTES, open_regular, sha256_file
+from pyharness.values import Digest
+
+
+@dataclass(frozen=True)
+class SealedLibrary:
+    """Verified bytes, open for reading. Give ``fd`` to the worker that loads them (``pass_fds``); close after use."""
+
+    digest: Digest
+    size_bytes: int
+    origin: str  # path of the file that the bytes were read from
+    label: str = ""  # in the archive
+    reference: str = ""  # what the user asked for
+    manifest: Digest | None = None
+    entry: int | None = None  # position in the archive's log
+    root: str = ""  # of the archive's log, hexadecimal
+    file: io.FileIO = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    copy: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def fd(self) -> int:
+        return self.file.fileno()
+
+    @property
+    def path(self) -> str:
+        """What to load in a process that inherited ``fd``."""
+        return f"/proc/self/fd/{self.fd}"
+
+    def describe(self) -> dict[str, Any]:
+        """For the record of a run."""
+        return {
+            "sha256": str(self.digest),
+            "size_bytes": self.size_bytes,
+            "origin": self.origin,
+            "reference": self.reference,
+            "label": self.label,
+            "manifest": str(self.manifest) if self.manifest else None,
+            "log_entry": self.entry,
+            "log_root": self.root,
+        }
+
+    def close(self) -> None:
+        self.file.close()
+        if self.copy:
+            self.copy.cleanup()
+
+    def __enter__(self) -> SealedLibrary:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrary:
+    """A library out of the archive. ``reference``: a label, ``accepted``, a digest of a library or of a manifest, or
+    "" for the baseline: the library accepted last, or, when none was, the one added last."""
+    with open_archive(archive, pin) as (tree, snapshot):
+        index = _resolve(archive, snapshot, reference)
+        entry = snapshot.entries[index]
+        checks.check_inclusion(tree, snapshot.checkpoint, index, snapshot.raw_entries[index])
+        _check_pinned(tree, snapshot, index)
+        _check_rolling_copy(tree, snapshot, entry.library)
+        path = layout.blob_path(entry.library)
+        fd = tree.open(path)
+        try:
+            file, size, copy = _seal(fd, entry.library, str(archive / path))
+        finally:
+            os.close(fd)
+        return SealedLibrary(
+            digest=entry.library,
+            size_bytes=size,
+            origin=str(archive / path),
+            label=entry.label,
+            reference=reference,
+            manifest=entry.manifest,
+            entry=index,
+            root=snapshot.checkpoint.root.hex(),
+            file=file,
+            copy=copy,
+        )
+
+
+def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
+    """A library that the user names; with ``expected`` (a replay) only that one."""
+    fd = open_regular(path)
+    try:
+        layout.require_shared_library(os.pread(fd, layout.ELF_HEADER_BYTES, 0), str(path))
+        try:
+            digest, _ = sha256_file(fd)
+        except InputError as e:
+            raise InputError(f"{path}: {str(e).partition(': ')[2]}") from None
+        file, size, copy = _seal(fd, expected or digest, str(path))
+    finally:
+        os.close(fd)
+    return SealedLibrary(
+        digest=expected or digest,
+        size_bytes=size,
+        origin=os.path.abspath(path),
+        reference=str(path),
+        file=file,
+        copy=copy,
+    )
+
+
+# ---- which entry --------------------------------------------------------------------------------------------------
+
+
+def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
+    """Position of the log entry that ``reference`` means."""
+    if snapshot.current is None:
+        raise InputError(f"{archive}: holds no library yet; {HOW_TO_ADD}")
+    if not reference:
+        return snapshot.current
+    entries = list(enumerate(snapshot.entries))
+    bare = reference.removeprefix("sha256:")
+    if len(bare) == 64 or bare != reference:
+        named = [i for i, e in entries if bare in (e.library.hex, e.manifest.hex)]
+        if not named:
+            raise GateRefusal(
+                f"{archive}/log: expected an entry for sha256:{bare}, found none among {len(entries)}"
+            )
+        return named[0]
+    if reference == layout.ACCEPTED_TAG:
+        accepted = [i for i, e in entries if e.kind == "accepted"]
+        if not accepted:
+            raise UsageError(f"{archive}: no library was accepted yet; see `run-ab archive list`")
+        return accepted[-1]
+    labels = {e.label: i for i, e in entries if e.kind == "added"}
+    if reference not in labels:
+        raise UsageError(
+            f"{archive}: no library is labelled {reference!r}; there are {', '.join(labels)}"
+        )
+    return labels[reference]
+
+
+def _check_pinned(tree: Tree, snapshot: Snapshot, index: int) -> None:
+    """Whoever can write the archive but not the pin can append entries: such a one never becomes a baseline."""
+    if index >= snapshot.pin.size:
+        entry = snapshot.entries[index]
+        raise GateRefusal(
+            f"{tree.path}/log: {entry.label} ({entry.library}) is entry {index}, the pin covers {snapshot.pin.size}: "
+            f"repeat the add or accept that was interrupted, or restore the archive from version control"
+        )
+
+
+def _check_rolling_copy(tree: Tree, snapshot: Snapshot, opened: Digest) -> None:
+    """The library accepted last still has its bytes, also when another one is asked for."""
+    accepted = [e for e in snapshot.entries if e.kind == "accepted"]
+    if accepted and accepted[-1].library != opened:
+        checks.check_blob(tree, accepted[-1].library, accepted[-1].size_bytes)
+
+
+# ---- sealed bytes -------------------------------------------------------------------------------------------------
+
+
+def _seal(
+    source: int, expected: Digest, name: str
+) -> tuple[io.FileIO, int, tempfile.TemporaryDirectory[str] | None]:
+    """A copy of an open file that can no longer change, and its size. GateRefusal unless it has this digest."""
+    copy = None
+    try:
+        file = io.FileIO(_sealed_memory(source, expected))
+    except (AttributeError, PermissionError, NotImplementedError):  # no memfd here, or not allowed
+        copy = tempfile.TemporaryDirectory(prefix="vllm-cuda-")
+        file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so"))
+    try:
+        found, size = sha256_file(file.fileno())
+        if found != expected:
+            raise GateRefusal(f"{name}: expected {expected}, found {found}")
+    except BaseException:
+        file.close()
+        if copy:
+            copy.cleanup()
+        raise
+    return file, size, copy
+
+
+def _sealed_memory(source: int, expected: Digest) -> int:
+    fd = os.memfd_create(f"vllm_cuda-{expected.short}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        _copy(source, fd)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _private_copy(source: int, path: Path) -> int:
+    """A file that only this user can reach and nobody opens for writing, hashed and loaded through one descriptor."""
+    writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+    try:
+        _copy(source, writer)
+    finally:
+        os.close(writer)
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _copy(source: int, target: int) -> None:
+    offset = 0
+    while chunk := os.pread(source, CHUNK_BYTES, offset):
+        offset += len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(target, view) :]

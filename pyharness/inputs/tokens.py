@@ -1,0 +1,107 @@
+"""Token ids from files: .npy, .txt, or text through the checkpoint's tokenizer (as bytes for a synthetic model)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from pyharness.errors import InputError
+from pyharness.inputs.checkpoint import TOKENIZER
+from pyharness.values import ModelSpec
+
+MOST_TOKENS = 1 << 22
+LARGEST_TEXT = 1 << 26  # bytes
+
+
+def read_tokens(path: Path, vocab: int) -> tuple[int, ...]:
+    """Ids from a .npy file (integers, 1-D) or a .txt file (separated by white space), each in 0 .. vocab - 1."""
+    if path.suffix == ".npy":
+        return _checked(path, _npy(path), vocab)
+    if path.suffix == ".txt":
+        return _checked(path, _txt(path), vocab)
+    raise InputError(f"{path}: token files end in .npy or .txt; text goes through --text")
+
+
+def read_text(path: Path, spec: ModelSpec, vocab: int) -> tuple[int, ...]:
+    """Ids of a UTF-8 text, without added special tokens."""
+    if spec.kind == "pack":
+        raise InputError(f"{spec.path}: a pack has no tokenizer; give --tokens, or --model with the checkpoint's folder")
+    data = _bytes(path)
+    if spec.kind == "synthetic":
+        return _checked(path, list(data), vocab)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise InputError(f"{path}: not UTF-8 text: byte {data[e.start]:#04x} at offset {e.start}") from None
+    return _checked(path, _encode(text, Path(spec.path) / TOKENIZER), vocab)
+
+
+def _checked(path: Path, ids: list[int], vocab: int) -> tuple[int, ...]:
+    if not ids:
+        raise InputError(f"{path}: has no tokens")
+    if len(ids) > MOST_TOKENS:
+        raise InputError(f"{path}: {len(ids)} tokens are more than {MOST_TOKENS}")
+    for position, token in enumerate(ids):
+        if not 0 <= token < vocab:
+            raise InputError(f"{path}: token {token} at position {position} is outside the vocabulary, 0 to {vocab - 1}")
+    return tuple(ids)
+
+
+def _npy(path: Path) -> list[int]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except (ValueError, EOFError) as e:
+        raise InputError(f"{path}: not a .npy file of numbers: {str(e).splitlines()[0]}") from None
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{path}: holds {array.dtype}, token ids are integers")
+    if array.ndim != 1:
+        raise InputError(f"{path}: has shape {list(array.shape)}, token ids are one row: [count]")
+    if array.size > MOST_TOKENS:
+        raise InputError(f"{path}: {array.size} tokens are more than {MOST_TOKENS}")
+    ids: list[int] = array.tolist()
+    return ids
+
+
+def _txt(path: Path) -> list[int]:
+    words = _bytes(path).split()
+    return list(_integers(path, words))
+
+
+def _integers(path: Path, words: Iterable[bytes]) -> Iterable[int]:
+    for position, word in enumerate(words):
+        digits = word[1:] if word[:1] in (b"-", b"+") else word
+        if not digits.isdigit() or len(digits) > 19:
+            shown = word[:40].decode("utf-8", "backslashreplace")
+            raise InputError(f"{path}: {shown!r} at position {position} is not a token id")
+        yield int(word)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_TEXT + 1)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read: {e.strerror}") from None
+    if len(data) > LARGEST_TEXT:
+        raise InputError(f"{path}: is over {LARGEST_TEXT} bytes")
+    return data
+
+
+def _encode(text: str, tokenizer: Path) -> list[int]:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise InputError(
+            "--text needs the tokenizers package: pip install '.[tokenizers]' in this project's folder"
+        ) from None
+    if not tokenizer.is_file():
+        raise InputError(f"{tokenizer}: missing; --text needs the checkpoint's tokenizer, or give --tokens")
+    try:
+        ids: list[int] = Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
+    except Exception as e:  # the package raises nothing narrower
+        raise InputError(f"{tokenizer}: not a tokenizer: {str(e).splitlines()[0]}") from None
+    return ids

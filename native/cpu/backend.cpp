@@ -58,7 +58,7 @@ class CpuBackend final : public Backend {
     const vcuda_tensor& t = *e.t;
     const size_t element = t.type == VCUDA_F32 ? 4 : 2, cols = static_cast<size_t>(e.cols);
     char* p = static_cast<char*>(alloc(static_cast<size_t>(e.rows) * cols * element));
-    pool_.run_ranges(static_cast<int>(e.rows), 16, [&](int begin, int end) {
+    pool_.run_ranges(static_cast<int>(e.rows), cols * element, [&](int begin, int end) {
       const size_t first = begin * cols, count = (end - begin) * cols;
       if (t.data) {
         std::memcpy(p + first * element, static_cast<const char*>(t.data) + first * element, count * element);
@@ -98,7 +98,7 @@ class CpuBackend final : public Backend {
   }
 
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
-    pool_.run(m, [&](int i) {
+    pool_.run(m, 16 * static_cast<size_t>(n), [&](int i) {
       const size_t row = static_cast<size_t>(i) * n;
       isa_.rms_norm(x + row, w, n, eps, y.x + row);
       isa_.quantize(y.x + row, 0, n / arith::kGroup, i, m, static_cast<ActGroup*>(y.act));
@@ -118,7 +118,7 @@ class CpuBackend final : public Backend {
 
     // Input of tap j for row i: row i - history + j of the batch, or the history's where that is negative.
     auto input = [&](int row, size_t channel) { return row < 0 ? from + (row + history) * ld + channel : rows + row * ld_in + channel; };
-    pool_.run(2 * k_heads + c.gdn_v_heads, [&](int task) {  // heads of q, of k, of v: convolution, then the norm of q and k
+    pool_.run(2 * k_heads + c.gdn_v_heads, 32 * static_cast<size_t>(m) * dk, [&](int task) {  // heads of q, of k, of v: convolution, then the norm of q and k
       const bool is_v = task >= 2 * k_heads;
       const int width = is_v ? dv : dk;
       const size_t channel = is_v ? 2 * c.key_dim() + static_cast<size_t>(task - 2 * k_heads) * dv : static_cast<size_t>(task) * dk;
@@ -133,7 +133,7 @@ class CpuBackend final : public Backend {
     });
 
     const size_t z = c.conv_dim(), b = z + c.value_dim(), a = b + c.gdn_v_heads;
-    pool_.run(c.gdn_v_heads, [&](int j) {
+    pool_.run(c.gdn_v_heads, 8 * static_cast<size_t>(m) * dk * dv, [&](int j) {
       const size_t k_head = static_cast<size_t>(j / (c.gdn_v_heads / k_heads)) * dk, s = (l.index * static_cast<size_t>(c.gdn_v_heads) + j) * dk * dv;
       GdnHead h{};
       h.q = y + k_head;
@@ -178,7 +178,7 @@ class CpuBackend final : public Backend {
       }
     };
     const int heads = c.q_heads + c.kv_heads;
-    pool_.run(m * heads, [&](int task) {  // norm and rotary of query and key heads; keys and values into the cache
+    pool_.run(m * heads, 32 * static_cast<size_t>(d), [&](int task) {  // norm and rotary of query and key heads; keys and values into the cache
       const int i = task / heads, h = task % heads;
       float* row = rows + i * ld;
       if (h < c.q_heads) {
@@ -196,7 +196,7 @@ class CpuBackend final : public Backend {
       for (int n = 0; n < d; ++n) to[static_cast<size_t>(n) * arith::kChunk] = k[n];
       std::memcpy(values + kv_head * head_floats + static_cast<size_t>(position) * d, v, d * sizeof(float));
     });
-    pool_.run(m * c.kv_heads, [&](int task) {
+    pool_.run(m * c.kv_heads, 8 * static_cast<size_t>(in.position + m) * d * per_kv, [&](int task) {
       const int i = task / c.kv_heads, kv_head = task % c.kv_heads;
       AttentionHead h{};
       h.q = rows + i * ld + static_cast<size_t>(kv_head) * per_kv * 2 * d;
@@ -214,7 +214,7 @@ class CpuBackend final : public Backend {
 
   void swiglu(const float* gate_up, int n, int m, Rows out) override {
     const int groups = n / arith::kGroup;
-    pool_.run_ranges(groups, 8, [&](int begin, int end) {
+    pool_.run_ranges(groups, 32 * static_cast<size_t>(m) * arith::kGroup, [&](int begin, int end) {
       for (int i = 0; i < m; ++i) {
         const float* gate = gate_up + static_cast<size_t>(i) * 2 * n + begin * arith::kGroup;
         float* row = out.x + static_cast<size_t>(i) * n;
@@ -274,11 +274,11 @@ class CpuBackend final : public Backend {
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
       if (p.q4) {
-        pool_.run_ranges((p.rows + kTileRows - 1) / kTileRows, 1, [&](int begin, int end) {
+        pool_.run_ranges((p.rows + kTileRows - 1) / kTileRows, tile_bytes(groups), [&](int begin, int end) {
           isa_.project_q4(static_cast<const uint8_t*>(p.data), groups, begin, end, p.rows, static_cast<const ActGroup*>(x.act), m, to, l.rows, add);
         });
       } else {
-        pool_.run_ranges(p.rows, 4, [&](int begin, int end) {
+        pool_.run_ranges(p.rows, static_cast<size_t>(l.cols) * sizeof(float), [&](int begin, int end) {
           isa_.project_float(static_cast<const float*>(p.data), l.cols, begin, end, x.x, l.cols, m, to, l.rows, add);
         });
       }
@@ -286,7 +286,7 @@ class CpuBackend final : public Backend {
   }
 
   void quantize(Rows r, int cols, int m) {
-    pool_.run_ranges(cols / arith::kGroup, 32, [&](int begin, int end) {
+    pool_.run_ranges(cols / arith::kGroup, 8 * static_cast<size_t>(m) * arith::kGroup, [&](int begin, int end) {
       for (int i = 0; i < m; ++i) isa_.quantize(r.x + static_cast<size_t>(i) * cols, begin, end, i, m, static_cast<ActGroup*>(r.act));
     });
   }
@@ -311,7 +311,7 @@ class CpuBackend final : public Backend {
     std::vector<Source> sources;  // per row of the stack
     for (const Tensor& t : stacked)
       for (int64_t r = 0; r < t.rows; ++r) sources.push_back({t.t, static_cast<size_t>(r)});
-    pool_.run_ranges(tiles, 1, [&](int begin, int end) {
+    pool_.run_ranges(tiles, tile_bytes(groups), [&](int begin, int end) {
       for (int t = begin; t < end; ++t) {
         uint8_t* w = p + t * tile_bytes(groups);
         uint8_t* scales = w + static_cast<size_t>(groups) * 256;
@@ -345,7 +345,7 @@ class CpuBackend final : public Backend {
     float* p = static_cast<float*>(alloc(rows * cols * sizeof(float)));
     float* to = p;
     for (const Tensor& t : stacked) {
-      pool_.run_ranges(static_cast<int>(t.rows), 1, [&](int begin, int end) {
+      pool_.run_ranges(static_cast<int>(t.rows), cols * sizeof(float), [&](int begin, int end) {
         for (size_t i = begin * cols; i < end * cols; ++i) to[i] = tensor_float(*t.t, i);
       });
       to += static_cast<size_t>(t.rows) * cols;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -15,27 +16,29 @@ class Pool {
   ~Pool();
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // f(task) for task in [0, n); returns when all are done.
+  // f(task) for task in [0, n); returns when all are done. bytes: memory one task touches; too little of it in all is not
+  // worth waking a thread for.
   template <class F>
-  void run(int n, const F& f) {
-    if (n <= 1 || workers_.empty()) {
+  void run(int n, size_t bytes, const F& f) {
+    if (n <= 1 || workers_.empty() || n * bytes < kWorthwhile) {
       for (int i = 0; i < n; ++i) f(i);
       return;
     }
     start(n, [](const void* context, int i) { (*static_cast<const F*>(context))(i); }, &f);
   }
 
-  // f(begin, end) over [0, n) cut into pieces of about equal size, a few per thread.
+  // f(begin, end) over [0, n), cut into a few pieces per thread. bytes: memory one index touches.
   template <class F>
-  void run_ranges(int n, int smallest, const F& f) {
-    int pieces = workers_.empty() ? 1 : 4 * threads();
-    if (pieces > n / smallest) pieces = n / smallest > 0 ? n / smallest : 1;
-    run(pieces, [&](int i) {
+  void run_ranges(int n, size_t bytes, const F& f) {
+    const long long most = static_cast<long long>(n * bytes / kWorthwhile), wanted = 4 * threads();
+    const int pieces = static_cast<int>(most < 1 ? 1 : most < wanted ? most : wanted);
+    run(pieces, kWorthwhile, [&](int i) {
       f(static_cast<int>(static_cast<long long>(n) * i / pieces), static_cast<int>(static_cast<long long>(n) * (i + 1) / pieces));
     });
   }
 
  private:
+  static constexpr size_t kWorthwhile = 32 << 10;
   using Call = void (*)(const void*, int);
   void start(int n, Call call, const void* context);
   void drain();

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyharness
 from pyharness import record
@@ -22,12 +23,13 @@ from pyharness.values import Arm, ArmResult, FileFact, LibraryFacts
 from pyharness.verdict import JobVerdict, Verdict, conclude
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A library that the gate let through, and how to find it again."""
+class Library(SealedLibrary, Protocol):
+    """Verified bytes, and where they came from."""
 
-    sealed: SealedLibrary
-    origin: str
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def origin(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ class Outcome:
     folder: Path
     verdict: Verdict
     record: Record
-    document: dict[str, object]
+    document: dict[str, Any]
 
 
 def run(
     suite: Suite,
-    libraries: Mapping[Arm, Opened],
+    libraries: Mapping[Arm, Library],
     inputs: tuple[FileFact, ...],
     settings: Settings,
     runner: Runner,
@@ -60,10 +62,9 @@ def run(
     """Everything after the gate. The folder of the run has its verdict only when all of this is done."""
     started, folder = record.now(), record.new_run(settings["out"])
     record.write_plan(folder, suite)
-    sealed = {arm: opened.sealed for arm, opened in libraries.items()}
     try:
         verdicts, arms = run_jobs(
-            suite, sealed, runner, folder,
+            suite, libraries, runner, folder,
             workers=workers, on_job=listener.job, on_arm=listener.arm,
         )  # fmt: skip
     except BaseException:
@@ -103,10 +104,10 @@ def _without_library(result: ArmResult) -> ArmResult:
 
 
 def _library_records(
-    libraries: Mapping[Arm, Opened], arms: tuple[ArmRecord, ...]
+    libraries: Mapping[Arm, Library], arms: tuple[ArmRecord, ...]
 ) -> dict[str, LibraryRecord]:
     seen: dict[str, LibraryFacts] = {a.arm: a.result.library for a in arms if a.result.library}
     return {
-        arm: LibraryRecord(o.sealed.digest, o.sealed.size, o.origin, seen.get(arm))
-        for arm, o in libraries.items()
+        arm: LibraryRecord(lib.digest, lib.size_bytes, lib.origin, seen.get(arm))
+        for arm, lib in libraries.items()
     }

@@ -94,13 +94,19 @@ class Request:
     m1: bool = True
     mt: tuple[int, ...] = DEFAULT_MT
     rb: tuple[int, ...] = DEFAULT_RB
-    libs: bool = True
-    explicit: bool = False  # jobs were named by the user
+    libs_mt: tuple[int, ...] = DEFAULT_MT  # M rows of the old library against M rows of the new one
+    libs_rb: tuple[int, ...] = DEFAULT_RB
+    explicit: bool = False  # jobs were named by the user: then libs_rb too means every case
     prefixes: tuple[int, ...] | None = None
     continuation: int | Literal["all"] | None = None
     threads: int = 0
     timeout_s: float = 600.0
     environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def widest(self) -> int:
+        """The largest M."""
+        return max([1, *self.mt, *self.rb, *self.libs_mt, *self.libs_rb])
 
 
 def parse_rows(text: str) -> tuple[int, ...]:
@@ -148,7 +154,7 @@ def _windows(
     workload: Workload, request: Request, notes: list[str]
 ) -> Iterator[tuple[int, int]]:
     """(P, R) of each prefix; an own default gives way to short input, a number of the user's does not."""
-    widest = max([1, *request.mt, *request.rb])
+    widest = request.widest
     continuation = request.continuation
     if continuation is None and widest == 1:  # m1 alone: nothing bounds the rows but the tokens
         continuation = "all" if workload.given else 2 * DEFAULT_CONTINUATION
@@ -208,7 +214,7 @@ class _Window:
         self.prefix, self.recorded = tokens[:prefix], tokens[prefix : prefix + rows]
         # Every arm gets the same cache, so that a result that depends on its size cannot pass for one that depends on M.
         # Beyond P + R a control that does not roll back needs room for the longest detour.
-        context = prefix + rows + 2 * max([1, *request.rb]) + 2
+        context = prefix + rows + 2 * request.widest + 2
         self.model = dataclasses.replace(workload.model, context=workload.model.context or context)
         self.name = f"{model_slug(workload.model)}/p{prefix}"
 
@@ -222,11 +228,9 @@ class _Window:
         for m in request.rb:
             for case in ROLLBACK_CASES:
                 yield self._job("rb", m, case, self._rollback(m, case), 0)
-        if not request.libs:
-            return
-        for m in request.mt:
+        for m in request.libs_mt:
             yield self._job("libs-mt", m, "", self._rows_then_singles(m), m - 1)
-        for m in request.rb:
+        for m in request.libs_rb:
             for case in ROLLBACK_CASES if request.explicit else ("",):
                 yield self._job("libs-rb", m, case, self._rollback(m, case), 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from pyharness.values import Digest, ModelSpec, Op, from_json, to_json
 
 MODEL = ModelSpec("synthetic", "hybrid", "tiny")
 WORKLOAD = Workload(MODEL, 512)
+NO_JOB: dict[str, Any] = {"mt": (), "rb": (), "libs_mt": (), "libs_rb": ()}  # but m1
 OLD, NEW = Digest("1" * 64), Digest("2" * 64)
 
 
@@ -61,7 +63,7 @@ def surviving(script: tuple[Op, ...]) -> list[int]:
 @pytest.mark.parametrize("prefix", [0, 1, 5, 63, 64])
 @pytest.mark.parametrize("libs", [False, True])
 def test_both_arms_record_the_same_tokens_from_the_same_state(prefix: int, libs: bool) -> None:
-    request = Request(prefixes=(prefix,), libs=libs, explicit=True)
+    request = Request(prefixes=(prefix,), libs_mt=DEFAULT_MT if libs else (), explicit=True)
     for job in jobs_of(request).values():
         assert surviving(job.baseline.script) == surviving(job.candidate.script)
         assert recorded(job.baseline.script) == recorded(job.candidate.script)
@@ -114,7 +116,7 @@ def test_keys_tell_arms_roles_libraries_and_scripts_apart() -> None:
 
 
 def test_scripts_of_the_rollback_cases() -> None:
-    jobs = jobs_of(Request(mt=(), rb=(4,), libs=False, prefixes=(0,)))
+    jobs = jobs_of(Request(mt=(), rb=(4,), libs_mt=(), libs_rb=(), prefixes=(0,)))
 
     def shape(name: str) -> list[tuple[str, int]]:
         return [(op.kind, len(op.tokens)) for op in jobs[name].candidate.script]
@@ -131,7 +133,7 @@ def test_scripts_of_the_rollback_cases() -> None:
 @pytest.mark.parametrize("m", [2, 3, 8])
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_control_of_a_rollback_drops_it_and_the_detour_has_other_tokens(m: int, prefix: int) -> None:
-    for job in jobs_of(Request(mt=(), rb=(m,), libs=False, prefixes=(prefix,))).values():
+    for job in jobs_of(Request(mt=(), rb=(m,), libs_mt=(), libs_rb=(), prefixes=(prefix,))).values():
         if job.kind != "rb":
             continue
         count = Counter(op.kind for op in job.candidate.script)
@@ -143,14 +145,14 @@ def test_control_of_a_rollback_drops_it_and_the_detour_has_other_tokens(m: int, 
 
 
 def test_detours_of_one_script_differ_from_each_other() -> None:
-    job = jobs_of(Request(mt=(), rb=(4,), libs=False))["rb4-twice"]
+    job = jobs_of(Request(mt=(), rb=(4,), libs_mt=(), libs_rb=()))["rb4-twice"]
     first, second = (op.tokens for op in job.candidate.script if op.kind == "step_m")
     assert first != second
 
 
 @pytest.mark.parametrize("vocab", [2, 3, 4, 512])
 def test_control_of_rows_changes_one_token_in_the_row_it_names(vocab: int) -> None:
-    for job in jobs_of(Request(rb=()), Workload(MODEL, vocab)).values():
+    for job in jobs_of(Request(rb=(), libs_rb=()), Workload(MODEL, vocab)).values():
         ours, theirs = recorded(job.candidate.script), recorded(job.control.plan.script)
         assert [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b] == [job.control.row]
         assert job.control.row == (job.rows - 1 if job.kind == "m1" else job.m - 1)
@@ -168,7 +170,7 @@ def test_mmax_is_the_largest_step_and_unset_for_single_steps() -> None:
     assert jobs["m1"].candidate.mmax == 0 and jobs["mt5"].candidate.mmax == 5
     assert jobs["mt5"].baseline.mmax == 0 and jobs["libs-mt5"].baseline.mmax == 5
     assert jobs["rb2-changing"].candidate.mmax == 3
-    singles = jobs_of(Request(mt=(), rb=(6,)))["rb6-singles"]
+    singles = jobs_of(Request(mt=(), rb=(6,), libs_mt=(), libs_rb=()))["rb6-singles"]
     assert singles.candidate.mmax == 2  # no M-row step, but mark needs the feature
 
 
@@ -179,7 +181,8 @@ def test_context_is_one_for_all_arms() -> None:
 
 def test_every_script_fits_the_context() -> None:
     for m in (2, 3, 8):
-        for job in jobs_of(Request(mt=(m,), rb=(m,), prefixes=(0,))).values():
+        only = {**NO_JOB, "mt": (m,), "rb": (m,)}
+        for job in jobs_of(Request(**only, prefixes=(0,))).values():
             for plan in job.arms():
                 used = 0
                 marked = 0
@@ -211,18 +214,18 @@ def test_given_tokens_too_few_for_the_prefix_asked_for() -> None:
 
 def test_continuation() -> None:
     workload = Workload(MODEL, 512, tuple(range(100)), given=True)
-    request = Request(mt=(2,), rb=(), prefixes=(10,), continuation="all")
+    request = Request(**{**NO_JOB, "mt": (2,)}, prefixes=(10,), continuation="all")
     assert jobs_of(request, workload)["mt2"].rows == 90
-    assert jobs_of(Request(mt=(2,), rb=(), continuation=0), workload)["mt2"].rows == 2
+    assert jobs_of(Request(**{**NO_JOB, "mt": (2,)}, continuation=0), workload)["mt2"].rows == 2
     with pytest.raises(UsageError, match="continuation all"):
         build([WORKLOAD], Request(continuation="all"))
-    only_m1 = Request(mt=(), rb=(), libs=False, prefixes=(0,))
+    only_m1 = Request(**NO_JOB, prefixes=(0,))
     assert jobs_of(only_m1, workload)["m1"].rows == 100
 
 
 def test_nothing_asked_for() -> None:
     with pytest.raises(UsageError, match="nothing to compare"):
-        build([WORKLOAD], Request(m1=False, mt=(), rb=(), libs=False))
+        build([WORKLOAD], Request(m1=False, **NO_JOB))
 
 
 @pytest.mark.parametrize(

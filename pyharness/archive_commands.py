@@ -1,0 +1,143 @@
+"""What the commands about the archive and about single files do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pyharness import commands, config, gate
+from pyharness.config import Settings
+from pyharness.errors import Exit, LibraryFailure
+from pyharness.report.text import size
+from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
+
+
+def check_gate(settings: Settings) -> int:
+    """The archive against its pin, every blob against its digest, the baseline and the candidate as they are now."""
+    from pyharness.archive import fsck
+
+    report = fsck.verify(settings["archive"], settings["pin"])
+    reference = commands.baseline_reference(settings["baseline"])
+    with gate.open_baseline(settings["archive"], settings["pin"], reference) as baseline:
+        print(f"baseline  {baseline.digest}  {baseline.size_bytes} bytes  {baseline.label}")
+    if settings["candidate"].exists():
+        with gate.open_candidate(settings["candidate"]) as candidate:
+            print(f"candidate {candidate.digest}  {candidate.size_bytes} bytes  {candidate.origin}")
+    print(f"log       {report.entries} entries, {report.pinned} pinned, root {report.root}")
+    return Exit.SAME
+
+
+def verify(settings: Settings) -> int:
+    """Everything that the archive holds."""
+    from pyharness.archive import fsck
+
+    report = fsck.verify(settings["archive"], settings["pin"])
+    print(
+        f"archive verified: {report.entries} log entries ({report.pinned} pinned), {report.libraries} "
+        f"libraries, {report.blobs} blobs, {size(report.bytes_hashed)} hashed, root {report.root}"
+    )
+    for what, names in (
+        ("nothing refers to", report.orphans),
+        ("left by an interrupted add:", report.leftovers),
+    ):
+        for name in names:
+            print(f"note: {what} {name}", file=sys.stderr)
+    return Exit.SAME
+
+
+def add(settings: Settings, library: Path, label: str, why: str, *, probe: bool) -> int:
+    """Puts a library into the archive; what it says of itself goes with it."""
+    from pyharness.archive import store
+
+    facts = probe_library(library) if probe else None
+    added = store.add(settings["archive"], settings["pin"], library, label=label, why=why, facts=facts)
+    for line in added.settled:
+        print(f"note: {line}", file=sys.stderr)
+    verb = "added" if added.added else "is there already:"
+    print(f"{verb} {added.entry.label} {added.entry.library}, log entry {added.index} of {added.log_size}")
+    return Exit.SAME
+
+
+def probe_library(library: Path) -> LibraryFacts:
+    """What a worker sees of a library that takes one step."""
+    from pyharness.runner.local import LocalRunner
+
+    arm = ArmPlan(
+        "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), record=True),),
+        threads=1, timeout_s=60.0,
+    )  # fmt: skip
+    with gate.open_candidate(library) as sealed, tempfile.TemporaryDirectory() as folder:
+        result = LocalRunner().run(arm, sealed, Path(folder) / "probe")
+    if result.library is None:
+        raise LibraryFailure(f"{library}: {result.reason}; --no-probe adds a library that cannot run here")
+    return result.library
+
+
+def history(settings: Settings, *, log: bool, as_json: bool) -> int:
+    """``list``: one line a library; ``log``: with size, change of size, and why."""
+    from pyharness.archive import fsck
+
+    lines = fsck.entries(settings["archive"], settings["pin"])
+    if as_json:
+        print(json.dumps(to_json(lines), indent=1))
+        return Exit.SAME
+    table = Table(box=None, pad_edge=False)
+    head = ("label", "library", "size", "change", "added", "baseline", "why")
+    for name in head if log else (*head[:3], "baseline"):
+        table.add_column(name, justify="right" if name in ("size", "change") else "left", overflow="fold")
+    for line in lines:
+        change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
+        mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
+        cells = (line.label, line.digest.short, str(line.size_bytes))
+        table.add_row(*((*cells, change, line.time, mark, line.why) if log else (*cells, mark)))
+    console = Console(highlight=False)
+    # Without a terminal a table has no width to fit into.
+    console.print(table, soft_wrap=not console.is_terminal)
+    return Exit.SAME
+
+
+def symbols(library: Path, as_json: bool) -> int:
+    """What a library exports, read from its file; nothing is loaded."""
+    from pyharness.host import abi
+    from pyharness.host.elf import read_elf_file
+
+    facts = read_elf_file(library)
+    required, optional = abi.REQUIRED, abi.OPTIONAL
+    lacks = [name for name in (*required, *optional) if name not in facts.names]
+    if as_json:
+        exported = [s.name for s in facts.exported]
+        print(json.dumps({"schema": "ab-symbols/1", "exported": exported, "missing": lacks}, indent=1))
+    else:
+        for symbol in facts.exported:
+            known = "required" if symbol.name in required else "optional" if symbol.name in optional else ""
+            print(f"{symbol.name:<32} {symbol.kind:<9} {symbol.binding:<7} {known}".rstrip())
+        for name in lacks:
+            print(f"{name:<32} missing   {'required' if name in required else 'optional'}")
+    if unusable := [name for name in lacks if name in required]:
+        raise LibraryFailure(f"{library}: lacks {', '.join(unusable)}")
+    return Exit.SAME
+
+
+def pack(folder: Path, out: Path) -> int:
+    """A checkpoint quantized once."""
+    from pyharness.files import sha256_file
+    from pyharness.inputs.pack import write_pack
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("packing") as status:  # shown on a terminal only
+        write_pack(folder, out, lambda name: status.update(f"packing {name}"))
+    digest, count = sha256_file(out)
+    print(f"{digest}  {count}  {out}")
+    return Exit.SAME
+
+
+def show_config(settings: Settings) -> int:
+    """Every setting, its value, where it came from."""
+    for key, setting in settings.values.items():
+        print(f"{key:<10} {str(setting.value) or '-':<48} {setting.source:<16} {config.KEYS[key][2]}")
+    return Exit.SAME

@@ -1,0 +1,319 @@
+"""The command line, click only: options become values, ``commands`` does the work, one place turns errors into exit codes.
+
+Nothing heavy is imported before a command runs: ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+import pyharness
+from pyharness.errors import Exit, HarnessError
+
+F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+EXIT_CODES = """\b
+Exit codes
+  0    same: everything that was compared is equal, bit for bit. Jobs of the default suite that a library
+       does not support are listed by name and do not count
+  1    at least one byte differs. Comes before 4: a difference is proved, and no second run takes it back
+  2    wrong options or bad input files
+  3    refused by the gate: a digest, the archive or its pin does not match; nothing was loaded or written
+  4    a library could not run: load, crash, signal, time-out, out of memory, its own error
+  5    nothing was proved: unsupported although asked for by name, or nothing but unsupported jobs;
+       a library that differs from itself; a control that stayed green; an unfinished run
+  70   a defect of this harness
+  130  interrupted"""
+
+
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+SETTINGS = options(
+    click.option("--archive", type=PATH, help="Archive of baselines."),
+    click.option("--pin", type=PATH, help="Checkpoint of its log, kept outside of it."),
+    click.option("--out", type=PATH, help="Folder of runs.  [default: abruns]"),
+)
+LIBRARIES = options(
+    click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
+    click.option("--candidate", type=PATH, help="Library under test.  [default: build/cpu/libvllm_cuda.so]"),
+)
+RUNNING = options(
+    click.option("--seed", type=int, help="Seed of the synthetic models."),
+    click.option("--threads", type=int, help="Threads of a CPU library; never changes a bit."),
+    click.option("--timeout", type=float, metavar="S", help="Seconds for one arm.  [default: 600]"),
+    click.option("--isa", type=click.Choice(["portable", "avx2", "avx512"]), help="Path of a CPU library."),
+)
+MODEL = options(
+    click.option("--synthetic", multiple=True, type=click.Choice(["hybrid", "gdn", "attn"]),
+                 help="Synthetic model; may be repeated."),
+    click.option("--size", type=click.Choice(["tiny", "mid", "27b"]), default="tiny", show_default=True,
+                 help="Size of the synthetic models."),
+    click.option("--model", type=PATH, help="Folder of a checkpoint, or a pack."),
+    click.option("--tokens", type=PATH, help="Token ids: .npy or .txt."),
+    click.option("--text", type=PATH, help="Text, through the checkpoint's tokenizer; bytes if synthetic."),
+)  # fmt: skip
+JSON = click.option("--json", "json_path", metavar="PATH|-", help="The result as JSON; - is stdout.")
+RUN = click.argument("run", metavar="RUN")
+LIBRARY = click.argument("library", type=PATH)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("--m1", is_flag=True, help="Single steps of both libraries.")
+@click.option("--mt", metavar="M", help="M rows against M single steps: 4, 2-8 or 2,4.")
+@click.option("--rb", metavar="M", help="Rollback after M rows, every case.")
+@click.option("--libs", is_flag=True, help="M rows of the baseline against those of the candidate.")
+@MODEL
+@click.option("--prefix", metavar="P[,P]", help="Tokens before the first recorded one.  [default: 63]")
+@click.option("--continuation", metavar="C|all", help="Single steps after the M rows.  [default: 4]")
+@LIBRARIES
+@SETTINGS
+@RUNNING
+@JSON
+@click.option("--junit", type=PATH, help="The result as JUnit XML.")
+@click.option("--debug", is_flag=True, help="A traceback for a defect of the harness.")
+@click.version_option(pyharness.__version__, prog_name="run-ab")
+@click.pass_context
+def cli(context: click.Context, **given: Any) -> None:
+    """Proves, bit for bit, that M rows equal M single steps, that a rollback gives the past back, and that a
+    new library equals the archived one. Alone it runs the whole suite on three synthetic models."""
+    context.obj = given
+    if context.invoked_subcommand:
+        strange = [
+            p.opts[0] for p in context.command.params
+            if context.get_parameter_source(p.name or "") is click.core.ParameterSource.COMMANDLINE
+            and p.name != "debug"
+        ]  # fmt: skip
+        if strange:
+            raise click.UsageError(f"{strange[0]} goes after {context.invoked_subcommand!r}")
+        return
+    from pyharness import commands
+
+    names = ("m1", "mt", "rb", "libs", "prefix", "continuation", "junit")
+    made = commands.SuiteOptions(
+        _models(given), json=given["json_path"], **{name: given[name] for name in names}
+    )
+    context.exit(commands.suite(made, _settings(given)))
+
+
+@cli.command()
+@click.option("--library", type=PATH, required=True)
+@MODEL
+@click.option("--out", "folder", type=PATH, required=True, help="Folder to make.")
+@RUNNING
+def dump(library: Path, folder: Path, **given: Any) -> int:
+    """One library's single steps on one input: h_out.npy, logits.npy, state.safetensors."""
+    from pyharness import commands
+
+    return commands.dump(library, _models(given), folder, _settings(given))
+
+
+@cli.command()
+@click.argument("baseline", type=PATH)
+@click.argument("candidate", type=PATH)
+@JSON
+def compare(baseline: Path, candidate: Path, json_path: str | None) -> int:
+    """memcmp of two dumps; of a difference, the first element and how many there are."""
+    from pyharness import commands
+
+    return commands.compare_folders(baseline, candidate, json_path)
+
+
+@cli.command()
+@RUN
+@SETTINGS
+@JSON
+def replay(run: str, json_path: str | None, **given: Any) -> int:
+    """Do a run again; every arm must give the recorded digests."""
+    from pyharness import commands
+
+    return commands.replay(run, _settings(given), json_path)
+
+
+@cli.command()
+@RUN
+@SETTINGS
+@JSON
+def show(run: str, json_path: str | None, **given: Any) -> int:
+    """The verdict of a run, by its folder, its name or 'last'; exits as the run did."""
+    from pyharness import commands
+
+    return commands.show(run, _settings(given), json_path)
+
+
+@cli.command()
+@RUN
+@click.option("--label", help="Label in the archive.  [default: the run's name]")
+@click.option("--why", required=True, help="One line for the log.")
+@SETTINGS
+def accept(run: str, label: str | None, why: str, **given: Any) -> int:
+    """Make the candidate of a run that exited 0 the next baseline."""
+    from pyharness import commands
+
+    return commands.accept(run, _settings(given), label, why)
+
+
+@cli.command()
+@LIBRARIES
+@SETTINGS
+def gate(**given: Any) -> int:
+    """Only the gate: the archive against its pin, every blob, both libraries."""
+    from pyharness import archive_commands
+
+    return archive_commands.check_gate(_settings(given))
+
+
+@cli.group()
+def archive() -> None:
+    """The immutable record of which library is the baseline."""
+
+
+@archive.command("add")
+@LIBRARY
+@click.option("--label", required=True)
+@click.option("--why", required=True, help="One line for the log.")
+@click.option("--probe/--no-probe", default=True, help="Ask the library what it is, in a process of its own.")
+@SETTINGS
+def archive_add(library: Path, label: str, why: str, probe: bool, **given: Any) -> int:
+    """Put a library into the archive."""
+    from pyharness import archive_commands
+
+    return archive_commands.add(_settings(given), library, label, why, probe=probe)
+
+
+@archive.command("list")
+@click.option("--json", "as_json", is_flag=True)
+@SETTINGS
+def archive_list(as_json: bool, **given: Any) -> int:
+    """Its libraries."""
+    from pyharness import archive_commands
+
+    return archive_commands.history(_settings(given), log=False, as_json=as_json)
+
+
+@archive.command("log")
+@click.option("--json", "as_json", is_flag=True)
+@SETTINGS
+def archive_log(as_json: bool, **given: Any) -> int:
+    """Its history: each library's size, the change from the one before, and why."""
+    from pyharness import archive_commands
+
+    return archive_commands.history(_settings(given), log=True, as_json=as_json)
+
+
+@archive.command("verify")
+@SETTINGS
+def archive_verify(**given: Any) -> int:
+    """Read and hash all of it, against its pin."""
+    from pyharness import archive_commands
+
+    return archive_commands.verify(_settings(given))
+
+
+@cli.command()
+@LIBRARY
+@click.option("--json", "as_json", is_flag=True)
+def symbols(library: Path, as_json: bool) -> int:
+    """What a library exports, without loading it."""
+    from pyharness import archive_commands
+
+    return archive_commands.symbols(library, as_json)
+
+
+@cli.command()
+@click.argument("folder", type=PATH)
+@click.argument("out", type=PATH)
+def pack(folder: Path, out: Path) -> int:
+    """Quantize a checkpoint once."""
+    from pyharness import archive_commands
+
+    return archive_commands.pack(folder, out)
+
+
+@cli.group("config")
+def config_group() -> None:
+    """Settings: defaults < [tool.vllm-ab] of pyproject.toml < VLLM_AB_* < options."""
+
+
+@config_group.command("show")
+def config_show() -> int:
+    """Each setting with its source."""
+    from pyharness import archive_commands
+
+    return archive_commands.show_config(_settings({}))
+
+
+def _models(given: dict[str, Any]) -> Any:
+    from pyharness import commands
+
+    return commands.ModelOptions(**{n: given[n] for n in ("synthetic", "size", "model", "tokens", "text")})
+
+
+def _settings(given: dict[str, Any]) -> Any:
+    from pyharness import config
+
+    return config.resolve({key: given[key] for key in config.KEYS if key in given})
+
+
+# ---- exit codes ----------------------------------------------------------------------------------------------------
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of a command line; whatever went wrong is one line on stderr."""
+    try:
+        code = cli.main(arguments, prog_name="run-ab", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except click.ClickException as e:
+        e.show()
+        return Exit.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", Exit.INTERRUPTED)
+    except HarnessError as e:
+        if e.exit_code is not Exit.DEFECT:
+            return _say(str(e), e.exit_code)
+        return _defect(e, arguments)
+    except BrokenPipeError:  # the reader of stdout went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Exit.USAGE
+    except Exception as e:
+        return _defect(e, arguments)
+
+
+def _defect(error: Exception, arguments: list[str]) -> int:
+    if "--debug" in arguments:
+        traceback.print_exception(error)
+    hint = "" if "--debug" in arguments else "; --debug shows where"
+    return _say(f"defect of the harness: {type(error).__name__}: {error}{hint}", Exit.DEFECT)
+
+
+def _say(message: str, code: Exit) -> Exit:
+    print(f"run-ab: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def main() -> NoReturn:
+    """Of the console script."""
+    code = run(sys.argv[1:])
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(code)  # an arm still runs after an error; it ends with this process
+    sys.exit(code)

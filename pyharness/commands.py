@@ -1,0 +1,297 @@
+"""What each command does, given its options as values. Returns an exit code; errors are exceptions with one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyharness import app, compare, config, gate, jobs, plan, record
+from pyharness.config import Settings
+from pyharness.errors import Exit, GateRefusal, LibraryFailure, NothingProved, UsageError
+from pyharness.files import make_directory, sha256_file, write_atomically
+from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
+from pyharness.inputs.tokens import read_text, read_tokens
+from pyharness.plan import Request, Workload
+from pyharness.report import document, text
+from pyharness.report.terminal import Terminal
+from pyharness.runner.base import Runner
+from pyharness.runner.local import LocalRunner
+from pyharness.values import Arm, ArmPlan, FileFact, ModelSpec, Op, to_json
+
+ISA_VARIABLE = "VLLM_CUDA_CPU_ISA"
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """--synthetic, --size, --model, --tokens, --text."""
+
+    synthetic: tuple[str, ...] = ()
+    size: str = "tiny"
+    model: Path | None = None
+    tokens: Path | None = None
+    text: Path | None = None
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    models: ModelOptions
+    m1: bool = False
+    mt: str | None = None
+    rb: str | None = None
+    libs: bool = False
+    prefix: str | None = None
+    continuation: str | None = None
+    json: str | None = None
+    junit: Path | None = None
+
+
+def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = None) -> int:
+    """The default command."""
+    workloads = _workloads(options.models, settings)
+    workers = settings["workers"] or jobs.parallel_workers(w.model for w in workloads)
+    made = plan.build(workloads, _request(options, settings, workers))
+    with ExitStack() as stack:
+        libraries = open_pair(stack, settings)
+        inputs = _inputs(options.models, workloads)
+        with Terminal(results_to_stderr=options.json == "-") as terminal:
+            _tell(made.notes)
+            outcome = app.run(
+                made, libraries, inputs, settings, runner or LocalRunner(),
+                workers=workers, listener=app.Listener(terminal.job, terminal.arm),
+            )  # fmt: skip
+        terminal.summary(outcome.verdict, *_library_lines(outcome.document), f"run {outcome.folder}")
+    _write(options.json, document.dumps(outcome.document))
+    if options.junit:
+        write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
+    return outcome.verdict.exit_code
+
+
+def _request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
+    explicit = options.m1 or options.libs or bool(options.mt or options.rb)
+    every: tuple[int, ...] = ()
+    mt = plan.parse_rows(options.mt) if options.mt else every if explicit else plan.DEFAULT_MT
+    rb = plan.parse_rows(options.rb) if options.rb else every if explicit else plan.DEFAULT_RB
+    libs_mt, libs_rb = (mt, rb) if options.libs or not explicit else (every, every)
+    if options.libs and not (mt or rb):
+        libs_mt, libs_rb = plan.DEFAULT_MT, plan.DEFAULT_RB
+    return Request(
+        m1=options.m1 or not explicit,
+        mt=mt,
+        rb=rb,
+        libs_mt=libs_mt,
+        libs_rb=libs_rb,
+        explicit=explicit,
+        prefixes=plan.parse_prefixes(options.prefix) if options.prefix is not None else None,
+        continuation=_continuation(options.continuation),
+        # Two processes at a time leave one core to each. The number of threads never changes a bit.
+        threads=settings["threads"] or (1 if workers > 1 else 0),
+        timeout_s=settings["timeout"],
+        environment=_environment(settings),
+    )
+
+
+def _environment(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """In the plan rather than inherited, so that a replay has it too."""
+    isa = settings["isa"] or os.environ.get(ISA_VARIABLE, "")
+    return ((ISA_VARIABLE, isa),) if isa else ()
+
+
+def _continuation(value: str | None) -> Any:
+    if value is None or value == "all":
+        return value
+    if not value.isdecimal() or len(value) > 7:
+        raise UsageError(f"--continuation: a number of tokens or 'all', not {value!r}")
+    return int(value)
+
+
+def _workloads(options: ModelOptions, settings: Settings) -> list[Workload]:
+    """The models that were named, or the three tiny synthetic ones."""
+    if options.tokens and options.text:
+        raise UsageError("--tokens and --text cannot both be given")
+    families = options.synthetic or (() if options.model else ("hybrid", "gdn", "attn"))
+    specs = [
+        ModelSpec("synthetic", f, options.size, settings["seed"]) for f in dict.fromkeys(families)
+    ]
+    if options.model:
+        specs.append(model_spec(options.model))
+    return [_workload(spec, options) for spec in specs]
+
+
+def _workload(spec: ModelSpec, options: ModelOptions) -> Workload:
+    vocab = load_config(spec).vocab
+    if options.tokens:
+        return Workload(spec, vocab, read_tokens(options.tokens, vocab), given=True)
+    if options.text:
+        return Workload(spec, vocab, read_text(options.text, spec, vocab), given=True)
+    return Workload(spec, vocab)
+
+
+def _inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileFact, ...]:
+    """Digests of every file that the run depends on; the token file too, though the plan holds the tokens."""
+    facts = [fact for w in workloads for fact in input_facts(w.model)]
+    facts += [file_fact(p.absolute()) for p in (options.tokens, options.text) if p]
+    return tuple(facts)
+
+
+# ---- libraries -----------------------------------------------------------------------------------------------------
+
+
+def open_pair(stack: ExitStack, settings: Settings) -> dict[Arm, app.Library]:
+    """Both libraries through the gate, before anything is loaded, hashed or written. The baseline first."""
+    archive, pin = settings["archive"], settings["pin"]
+    reference = baseline_reference(settings["baseline"])
+    baseline = stack.enter_context(gate.open_baseline(archive, pin, reference))
+    candidate = stack.enter_context(open_candidate(settings))
+    return {"baseline": baseline, "candidate": candidate}
+
+
+def open_candidate(settings: Settings) -> gate.SealedLibrary:
+    path = settings["candidate"]
+    if not path.exists():
+        raise UsageError(f"{path}: no such library; build it with `make native` or name one with --candidate")
+    return gate.open_candidate(path)
+
+
+def baseline_reference(reference: str) -> str:
+    """A path becomes the digest of its bytes: a baseline is what the archive's log knows, wherever it lies."""
+    if "/" in reference or reference.endswith(".so"):
+        return str(sha256_file(Path(reference))[0])
+    return reference
+
+
+# ---- dump, compare, show, replay, accept ---------------------------------------------------------------------------
+
+
+def dump(
+    library: Path, options: ModelOptions, out: Path, settings: Settings, runner: Runner | None = None
+) -> int:
+    """One library, one input, single steps, the three files."""
+    if len(options.synthetic) + bool(options.model) != 1:
+        raise UsageError("name one model: --model DIR|PACK or --synthetic FAMILY")
+    (workload,) = _workloads(options, settings)
+    tokens = workload.tokens
+    if not workload.given:
+        tokens = plan.generated_tokens(settings["seed"], 16, workload.vocab)
+    arm = ArmPlan(
+        "candidate", "arm", workload.model, (Op("step", tokens, record=True),),
+        threads=settings["threads"], timeout_s=settings["timeout"], environment=_environment(settings),
+    )  # fmt: skip
+    with gate.open_candidate(library) as sealed:
+        result = (runner or LocalRunner()).run(arm, sealed, out)
+    if result.status == "failed":
+        raise LibraryFailure(f"{library}: {result.reason}")
+    if result.status == "unsupported":
+        raise NothingProved(f"{library}: unsupported: {result.reason}")
+    for fact in result.files:
+        print(f"{fact.sha256}  {fact.size_bytes:>12}  {out / fact.name}")
+    return Exit.SAME
+
+
+def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> int:
+    """memcmp of two dumps."""
+    for folder in (baseline, candidate):
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder; give two folders with {', '.join(compare.FILES)}")
+    comparison, ours, theirs = compare.compare_and_hash(baseline, candidate)
+    if json_path != "-":
+        print("\n".join(text.comparison_lines(comparison)))
+    told = {"schema": "ab-comparison/1", **to_json(comparison)}
+    told |= {"baseline": to_json(ours), "candidate": to_json(theirs)}
+    _write(json_path, document.dumps(told))
+    return Exit.SAME if comparison.equal else Exit.DIFFERS
+
+
+def show(run: str, settings: Settings, json_path: str | None) -> int:
+    """The verdict of a finished run, with its exit code."""
+    folder = record.find_run(settings["out"], run)
+    verdict, whole = record.read_verdict(folder)
+    if json_path == "-":
+        _write(json_path, document.dumps(whole))
+        return verdict.exit_code
+    with Terminal() as terminal:
+        for job in verdict.jobs:
+            terminal.job(job)
+        terminal.summary(verdict, *_library_lines(whole), f"run {folder}")
+    _write(json_path, document.dumps(whole))
+    return verdict.exit_code
+
+
+def replay(run: str, settings: Settings, json_path: str | None, runner: Runner | None = None) -> int:
+    """The same plan on the same libraries again; every arm must give the digests that the record holds."""
+    from pyharness import replay as again
+
+    folder = record.find_run(settings["out"], run)
+    record.read_verdict(folder)  # an unfinished run has nothing to compare with
+    before = record.read_record(folder)
+    again.check_inputs(before)
+    with ExitStack() as stack:
+        libraries = again.open_libraries(stack, before, settings)
+        with Terminal(results_to_stderr=json_path == "-") as terminal:
+            outcome = app.run(
+                before.suite, libraries, before.inputs, settings, runner or LocalRunner(),
+                workers=before.workers, replay_of=before.run,
+                listener=app.Listener(terminal.job, terminal.arm),
+            )  # fmt: skip
+        changed = again.changes(before.arms, outcome.record.arms)
+        code = again.exit_code(before.arms, outcome.record.arms)
+        terminal.summary(outcome.verdict, f"run {outcome.folder}, a replay of {before.run}")
+    lines = changed or [f"same: {len(before.arms)} arms gave the recorded digests again"]
+    print("\n".join(lines), file=sys.stderr if json_path == "-" else sys.stdout)
+    told = {"schema": "ab-replay/1", "run": outcome.folder.name, "replay_of": before.run}
+    _write(json_path, document.dumps({**told, "exit_code": int(code), "changes": changed}))
+    return code
+
+
+def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
+    """The candidate of a green run becomes the baseline."""
+    from pyharness.archive import store
+
+    folder = record.find_run(settings["out"], run)
+    verdict, _ = record.read_verdict(folder)
+    if verdict.exit_code != Exit.SAME:
+        raise NothingProved(f"{folder.name}: only a run that ended with 0 can be accepted, this one ended with {verdict.exit_code}")
+    made, raw = record.read_record(folder), (folder / "record.json").read_bytes()
+    if made.run != folder.name:
+        raise UsageError(f"{folder}: its record is of run {made.run}")
+    library = made.libraries["candidate"]
+    if (found := sha256_file(Path(library.origin))[0]) != library.digest:
+        raise GateRefusal(f"{library.origin}: expected {library.digest}, the library of this run, found {found}")
+    archive, pin = settings["archive"], settings["pin"]
+    store.add(
+        archive, pin, Path(library.origin),
+        label=label or made.run.lower(), why=why, facts=library.facts, record=raw,
+    )  # fmt: skip
+    accepted = store.accept(archive, pin, library.digest, record=raw, why=why)
+    print(f"accepted {accepted.entry.label} {library.digest}, log entry {accepted.index}")
+    return Exit.SAME
+
+
+# ---- output --------------------------------------------------------------------------------------------------------
+
+
+def _library_lines(whole: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{arm}: {lib['digest']}, {text.size(lib['size_bytes'])}, {lib['origin']}"
+        for arm, lib in whole["libraries"].items()
+    ]
+
+
+def _tell(notes: tuple[str, ...]) -> None:
+    for note in dict.fromkeys(notes):
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _write(path: str | None, data: bytes) -> None:
+    """To a file, or to stdout for ``-``."""
+    if path == "-":
+        sys.stdout.write(data.decode())
+    elif path:
+        make_directory(Path(path).absolute().parent)
+        write_atomically(Path(path), data)
+
+

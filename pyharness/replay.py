@@ -1,0 +1,89 @@
+"""Doing a recorded run again: the libraries found by their digests, and every arm's digests held against the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import get_args
+
+from pyharness import gate
+from pyharness.app import Library
+from pyharness.config import Settings
+from pyharness.errors import Exit, GateRefusal, InputError
+from pyharness.files import sha256_file
+from pyharness.jobs import ArmRecord
+from pyharness.record import LibraryRecord, Record
+from pyharness.values import Arm
+
+
+def open_libraries(stack: ExitStack, before: Record, settings: Settings) -> dict[Arm, Library]:
+    """Each library out of the archive, or from its recorded path if it is still the same one."""
+    if missing := [arm for arm in get_args(Arm) if arm not in before.libraries]:
+        raise InputError(f"the record of {before.run} names no {missing[0]} library")
+    return {
+        arm: stack.enter_context(_open(before.libraries[arm], settings)) for arm in get_args(Arm)
+    }
+
+
+def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
+    try:
+        return gate.open_baseline(settings["archive"], settings["pin"], str(library.digest))
+    except (GateRefusal, InputError) as e:
+        archived = str(e)
+    path = Path(library.origin)
+    if path.is_file() and _is_outside(path, settings["archive"]):
+        return gate.open_candidate(path, library.digest)
+    raise GateRefusal(f"the library {library.digest} cannot be found again: {archived}; {path}: no file")
+
+
+def _is_outside(path: Path, archive: Path) -> bool:
+    """A blob of the archive is only to be had through its log."""
+    return not path.resolve().is_relative_to(archive.resolve())
+
+
+def check_inputs(before: Record) -> None:
+    """InputError unless every file behind models and tokens has its recorded bytes. Tokens are in the plan itself."""
+    for fact in before.inputs:
+        digest, _ = sha256_file(Path(fact.name))
+        if digest != fact.sha256:
+            raise InputError(f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {digest}")
+
+
+def changes(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> list[str]:
+    """One line for each arm that ended otherwise."""
+    found = {a.key: a for a in after}
+    lines = []
+    for arm in before:
+        name = f"{arm.job} {arm.arm} {arm.role}"
+        now = found.get(arm.key)
+        if now is None:
+            lines.append(f"{name}: was not run again")
+        elif now.result.status != arm.result.status:
+            why = now.result.reason or arm.result.reason
+            lines.append(f"{name}: was {arm.result.status}, is {now.result.status}: {why}")
+        else:
+            lines += [f"{name}: {line}" for line in _file_changes(arm, now)]
+    return lines
+
+
+def _file_changes(before: ArmRecord, after: ArmRecord) -> list[str]:
+    found = {f.name: f for f in after.result.files}
+    return [
+        f"{f.name}: expected {f.sha256}, found {found[f.name].sha256 if f.name in found else 'nothing'}"
+        for f in before.result.files
+        if f.name not in found or found[f.name].sha256 != f.sha256
+    ]
+
+
+def exit_code(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> Exit:
+    """Of the replay: whether the record was reproduced, whatever its verdict was."""
+    found = {a.key: a for a in after}
+    both = [(arm, found[arm.key]) for arm in before if arm.key in found]
+    if any(_file_changes(a, b) for a, b in both if a.result.status == b.result.status == "done"):
+        return Exit.DIFFERS
+    if any(a.result.status != b.result.status for a, b in both):
+        return Exit.FAILED
+    if len(both) != len(before) or not any(a.result.files for a, _ in both):
+        return Exit.UNPROVED
+    return Exit.SAME

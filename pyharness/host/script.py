@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pyharness.values import Op
 
+MM_VARIABLE = "VLLM_CUDA_Q35_MM"  # the library reads it at load: largest M of step_m
 STATE_READ = "vcuda_dev_model_state_read"
 _ENTRY = {
     "step_m": "vcuda_dev_model_step_m",

@@ -17,9 +17,9 @@ from pyharness.errors import LibraryFailure
 from pyharness.host import abi
 from pyharness.host.arrays import GuardedOutput, pointer
 from pyharness.host.marshal import Description
+from pyharness.host.script import MM_VARIABLE
 from pyharness.inputs.layout import Model
 
-MM_VARIABLE = "VLLM_CUDA_Q35_MM"
 _ERROR_TEXT_CHARS = 500
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 
 from pyharness.errors import UsageError
+from pyharness.host.script import MM_VARIABLE
 from pyharness.values import ArmPlan
 
-MM_VARIABLE = "VLLM_CUDA_Q35_MM"
 # Passed on where the user set them; nothing else is (LD_PRELOAD, LD_LIBRARY_PATH, CUDA_INJECTION64_PATH, MALLOC_*, OMP_*,
 # another VLLM_CUDA_Q35_MM ...). A plan may name further ones, and its record then holds them.
 PASSED_ON = ("PATH", "TMPDIR", "CUDA_VISIBLE_DEVICES", "VLLM_CUDA_CPU_ISA")

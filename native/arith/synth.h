@@ -32,10 +32,12 @@ ARITH_HD float synth_float(SynthStream s, uint64_t i, float offset, float scale)
   return scale * z + offset;  // rounded twice: no fma
 }
 
-// Q4: word(j) holds the 16 nibbles of weights 16j .. 16j+15 (C order), lowest first; scales have a stream of their own.
+// Q4: word(j) holds the 16 nibbles of weights 16j .. 16j+15 (C order), lowest first; scales have words of their own. A scale's
+// sign is random, since nibbles have the mean -0.5: a shift common to all rows would grow from layer to layer and drown the rest.
 ARITH_HD uint16_t synth_scale(SynthStream s, uint64_t group, float scale) {
-  const float spread = static_cast<float>(s.word((1ull << 40) + group) >> 40) * 2.98023223876953125e-08f;  // [0, 0.5)
-  return float_to_half(scale * (0.75f + spread));
+  const uint64_t word = s.word((1ull << 40) + group);
+  const float spread = static_cast<float>(word >> 40) * 2.98023223876953125e-08f;  // [0, 0.5)
+  return static_cast<uint16_t>(float_to_half(scale * (0.75f + spread)) ^ ((word & 1u) << 15));
 }
 
 }  // namespace vcuda::arith

@@ -72,7 +72,7 @@ typedef struct vcuda_synth {
   uint64_t seed;
   uint64_t key;  /* names the tensor: FNV-1a (64 bit) of its name */
   float offset;  /* float tensors: uniform in [offset - scale, offset + scale); unused for Q4 */
-  float scale;   /* Q4: group scales uniform around it, in [0.75, 1.25) * scale, weights uniform in -8..7 */
+  float scale;   /* Q4: group scales uniform in [0.75, 1.25) * scale with a random sign, weights uniform in -8..7 */
 } vcuda_synth;
 
 typedef struct vcuda_tensor {

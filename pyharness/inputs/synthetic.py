@@ -162,6 +162,9 @@ def generate(tensor: ModelTensor) -> ModelTensor:
 def _generate_q4(tensor: ModelTensor, synth: Synth, count: int) -> ModelTensor:
     rows, cols = tensor.shape
     nibbles = words(synth, 0, count // 16).astype("<u8").view(np.uint8).reshape(rows, cols // 2)
-    spread = (words(synth, SCALE_STREAM, count // GROUP) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-25)
-    scales = (np.float32(synth.scale) * (np.float32(0.75) + spread)).astype(np.float16)
+    scale_words = words(synth, SCALE_STREAM, count // GROUP)
+    spread = (scale_words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-25)
+    magnitudes = (np.float32(synth.scale) * (np.float32(0.75) + spread)).astype(np.float16)
+    # The mean nibble is -0.5: without random signs a shift common to all rows would grow from layer to layer.
+    scales = np.where(scale_words & np.uint64(1), -magnitudes, magnitudes)
     return ModelTensor(tensor.name, tensor.type, tensor.shape, nibbles, scales.reshape(rows, cols // GROUP))

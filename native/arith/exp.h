@@ -32,9 +32,8 @@ ARITH_HD Scaled exp_scaled(float x) {
 
   // r + r_lo = x - k * ln(2). The first step is exact: both sides are multiples of 2^-25, the difference is below 0.35.
   const float a = fma32(k, -0x1.62e430p-1f, x);
-  const float b = k * -0x1.05c610p-29f;
-  const float r = a - b;
-  const float r_lo = (a - r) - b;
+  const float r = fma32(k, 0x1.05c610p-29f, a);
+  const float r_lo = fma32(k, 0x1.05c610p-29f, a - r);
 
   // e^r = 1 + r + r^2 * q(r), q minimax on |r| <= ln(2) / 2.
   float q = fma32(r, 0x1.6ab8d2p-10f, 0x1.123d72p-7f);

@@ -83,6 +83,7 @@ bool measure(const tools::Function& f, const Options& options) {
   std::printf("%-9s %.5f ulp at 0x%08x (%.9g), %llu inputs, outputs %016llx, stated %.4f%s\n", f.name, worst.error, worst.input,
               static_cast<double>(arith::as_float(worst.input)), static_cast<unsigned long long>(worst.count),
               static_cast<unsigned long long>(worst.digest), f.bound_ulp, ok ? "" : ": ABOVE");
+  std::fflush(stdout);
   return ok;
 }
 

@@ -1,0 +1,313 @@
+"""Whatever a library does, the arm ends as one line, and nothing of a failed arm stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyharness.dumps import Dump, file_facts
+from pyharness.errors import GateRefusal, HarnessError, InputError
+from pyharness.host import abi
+from pyharness.runner import local
+from pyharness.runner.local import LocalRunner
+from pyharness.tests.runner.test_process import gone
+from pyharness.tests.stubs import SOURCE, sealed, stub
+from pyharness.values import ArmPlan, ArmResult, Digest, ModelSpec, Op, from_json, to_json
+
+MODEL = ModelSpec("synthetic", "hybrid", "tiny", 1)
+SCRIPT = (
+    Op("step", (1, 2, 3)),
+    Op("mark"),
+    Op("step_m", (4, 5)),
+    Op("rollback"),
+    Op("step_m", (6, 7), record=True),
+    Op("step", (8, 9), record=True),
+)
+SINGLES = (Op("step", (1, 2, 3)), Op("step", (6, 7, 8, 9), record=True))
+PLAN = ArmPlan("candidate", "arm", MODEL, SCRIPT, mmax=4, timeout_s=60.0)
+STEP_1 = r"during vcuda_dev_model_step \(token 1\), call 1 of 6 of the script"
+
+
+def run(library: Path, out: Path, plan: ArmPlan = PLAN, memory: int = 0) -> ArmResult:
+    with sealed(library) as handle:
+        return LocalRunner(memory).run(plan, handle, out)
+
+
+def test_an_arm_from_plan_to_files(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "baseline"
+    result = run(stub(), out)
+    assert (result.status, result.reason, result.rows) == ("done", "", 4)
+    assert result.files == file_facts(out)
+    assert sorted(p.name for p in out.parent.iterdir()) == ["baseline"]
+    assert len(result.step_ns) == len(SCRIPT) and all(ns > 0 for ns in result.step_ns)
+    assert result.wall_s > 0
+    library = result.library
+    assert library is not None and library.build_info["backend"] == "stub"
+    assert (library.symbols, library.missing) == (abi.REQUIRED + abi.OPTIONAL, ())
+    assert "memfd" in library.mapped
+    assert from_json(ArmResult, to_json(result)) == result
+
+
+def test_what_the_files_hold(tmp_path: Path) -> None:
+    run(stub(), tmp_path / "out")
+    dump = Dump.open(tmp_path / "out")
+    assert (dump.rows, dump.position) == (4, 7)
+    assert (dump.h_out.shape, dump.logits.shape) == ((4, 160), (4, 512))
+    gdn, attention = ("S", "conv"), ("keys", "values")
+    names = [f"layers.{i}.{p}" for i in range(8) for p in (attention if i % 4 == 3 else gdn)]
+    assert list(dump.state) == names
+    assert dump.state["layers.0.S"].shape == (4, 64, 64)
+    assert dump.state["layers.0.conv"].shape == (512, 3)
+    assert dump.state["layers.3.values"].shape == (2, 7, 64)
+
+
+def test_single_steps_and_rows_give_the_same_files(tmp_path: Path) -> None:
+    rows = run(stub(), tmp_path / "rows")
+    singles = run(stub(), tmp_path / "singles", dataclasses.replace(PLAN, script=SINGLES, mmax=0))
+    assert rows.files == singles.files
+
+
+@pytest.mark.parametrize("fault", ["step-m-differs", "rollback-differs", "forgets", "unstable"])
+def test_a_silent_fault_changes_the_files(fault: str, tmp_path: Path) -> None:
+    """Such a library runs to its end: telling is the comparison's part, and it has something to tell."""
+    good, bad = run(stub(), tmp_path / "good"), run(stub(fault), tmp_path / "bad")
+    assert bad.status == "done"
+    assert [f.sha256 for f in good.files] != [f.sha256 for f in bad.files]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", f"killed by SIGSEGV {STEP_1}$"),
+        ("abort", f"killed by SIGABRT {STEP_1}$"),
+        ("kill", rf"killed by SIGKILL \(out of memory, or killed by hand\) {STEP_1}$"),
+        ("exit", f"the worker exited with code 0 and no result {STEP_1}$"),
+        ("exit-3", f"the worker exited with code 3 and no result {STEP_1}$"),
+        ("load-crash", "killed by SIGSEGV during the load of the library$"),
+        ("load-exit", "exited with code 0 and no result during the load of the library$"),
+        ("close-crash", "killed by SIGSEGV during vcuda_dev_close, after the script$"),
+        ("prints-and-dies", f"SIGABRT {STEP_1}; it printed last: ASSERTION FAILED: 1 == 2$"),
+        ("nan", r"vcuda_dev_model_step \(token 1\): logits row 0 column 3 is NaN"),
+        ("silent", "h_out row 0 column 0 was not written"),
+        ("partial", "logits row 0 column 507 was not written"),
+        ("overrun", "wrote 2 words past the end of the logits buffer"),
+        ("error", r"VCUDA_E_DEVICE \(8\): the device reported an illegal address$"),
+        ("wrong-position", "position is 1 after a step, expected 3$"),
+        ("state-size", r"layers.0.S has 16385 elements, expected 16384 for \[4, 64, 64\]$"),
+        ("state-partial", "layers.0.S element 16383 was not written"),
+        ("no-device", "vcuda_dev_open: VCUDA_E_DEVICE .8.: no usable device: driver too old$"),
+        ("load-memory", "VCUDA_E_MEMORY .7.: cannot allocate 48318382080 bytes"),
+        ("bad-build-info", "vcuda_build_info is no JSON object: 'release build'$"),
+        ("close-error", "vcuda_dev_close: VCUDA_E_INTERNAL .9.: close does not work$"),
+    ],
+)
+def test_a_failure_is_one_line_and_leaves_nothing(fault: str, reason: str, tmp_path: Path) -> None:
+    result = run(stub(fault), tmp_path / "out")
+    assert result.status == "failed" and result.files == ()
+    assert len(result.reason.splitlines()) == 1
+    assert re.search(reason, result.reason), result.reason
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_after_binding_names_the_library(tmp_path: Path) -> None:
+    result = run(stub("nan"), tmp_path / "out")
+    assert result.library is not None and result.library.build_info["fault"] == "nan"
+
+
+@pytest.mark.parametrize("fault", ["hang", "flood"])
+def test_a_time_out_is_named(fault: str, tmp_path: Path) -> None:
+    result = run(stub(fault), tmp_path / "out", dataclasses.replace(PLAN, timeout_s=3.0))
+    assert result.status == "failed"
+    assert re.match(f"timed out after 3 s {STEP_1}", result.reason)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_takes_all_memory_is_stopped_by_the_limit(tmp_path: Path) -> None:
+    result = run(stub("allocate-all"), tmp_path / "out", memory=2 << 30)
+    assert (result.status, list(tmp_path.iterdir())) == ("failed", [])
+    assert result.reason.endswith("VCUDA_E_MEMORY (7): no memory for the weights")
+
+
+@pytest.mark.parametrize("fault", ["prints", "orphan", "unload-crash"])
+def test_noise_and_leftovers_of_a_good_library_change_nothing(fault: str, tmp_path: Path) -> None:
+    good, noisy = run(stub(), tmp_path / "good"), run(stub(fault), tmp_path / "noisy")
+    assert noisy.status == "done"
+    assert noisy.files == good.files
+
+
+# ---- what cannot run is unsupported, by name ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", abi.OPTIONAL)
+def test_a_missing_entry_that_the_script_needs(name: str, tmp_path: Path) -> None:
+    result = run(stub(without=(name,)), tmp_path / "out")
+    assert (result.status, result.missing) == ("unsupported", (name,))
+    assert result.reason == f"the library lacks {name}"
+    assert result.library is not None and result.library.missing == (name,)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_missing_entries_are_named_and_nothing_was_run(tmp_path: Path) -> None:
+    names = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
+    result = run(stub("segfault", without=names), tmp_path / "out")
+    assert (result.status, result.missing) == ("unsupported", names)
+
+
+def test_a_missing_entry_that_the_script_does_not_need(tmp_path: Path) -> None:
+    names = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
+    old = run(stub(without=names), tmp_path / "old", dataclasses.replace(PLAN, script=SINGLES))
+    new = run(stub(), tmp_path / "new")
+    assert old.status == "done"
+    assert old.files == new.files
+
+
+@pytest.mark.parametrize("name", abi.REQUIRED)
+def test_a_missing_required_entry_is_a_failure(name: str, tmp_path: Path) -> None:
+    result = run(stub(without=(name,)), tmp_path / "out")
+    assert (result.status, result.reason) == (
+        "failed",
+        f"the library lacks required entries: {name}",
+    )
+
+
+def test_another_abi_version_is_a_failure(tmp_path: Path) -> None:
+    result = run(stub(flags=("-DSTUB_ABI_VERSION=7",)), tmp_path / "out")
+    assert result.status == "failed"
+    assert result.reason.startswith("the library has ABI version 7, this harness speaks version 1")
+
+
+# ---- what is not the library's fault is raised ----------------------------------------------------------------------
+
+
+def test_bytes_other_than_those_of_the_gate_are_refused(tmp_path: Path) -> None:
+    with sealed(stub()) as library:
+        other = dataclasses.replace(library, digest=Digest("1" * 64))
+        with pytest.raises(GateRefusal, match=f"the library has {library.digest}, expected sha256:1"):
+            LocalRunner().run(PLAN, other, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    spec = ModelSpec("checkpoint", path=str(tmp_path / "none"))
+    with pytest.raises(InputError, match="none"):
+        run(stub(), tmp_path / "out", dataclasses.replace(PLAN, model=spec))
+
+
+def test_a_script_that_records_nothing_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="records no row"):
+        run(stub(), tmp_path / "out", dataclasses.replace(PLAN, script=SCRIPT[:2]))
+
+
+def test_a_dump_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("x")
+    with pytest.raises(InputError, match="out exists already"):
+        run(stub(), tmp_path / "out")
+    assert (tmp_path / "out" / "precious").read_text() == "x"
+
+
+def test_a_worker_that_cannot_start_is_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_ROOT", tmp_path)
+    monkeypatch.setattr(local, "_BOOT", "raise SystemExit('no module named numpy')")
+    with pytest.raises(HarnessError, match="does not run; it printed last: no module named numpy"):
+        run(stub(), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("print('hello')", r"result is unreadable \(.*\): b'hello'"),
+        ("print('[1]')", r"result is unreadable"),
+        ("print('{\"status\": \"fine\"}')", r"result is unreadable \(ArmResult.status"),
+        ("print('{\"status\": \"done\"}\\nmore')", r"result is unreadable \(more than one line"),
+        ("print('{\"status\": \"done\"}'); raise SystemExit(9)", "exited with code 9"),
+        ("print('{\"status\": \"failed\"}')", "exited with code 0"),
+        ("print('{\"status\": \"done\"}')", "says done and names no three files"),
+    ],
+)
+def test_a_result_is_believed_only_if_it_is_whole(
+    said: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = "import json, os, sys; os.write(json.load(sys.stdin)['trace_fd'], b'vcuda_dev_open'); "
+    monkeypatch.setattr(local, "_BOOT", trace + said)
+    result = run(stub(), tmp_path / "out")
+    assert result.status == "failed"
+    assert re.search(reason, result.reason), result.reason
+
+
+def test_files_that_are_not_the_ones_written_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = (
+        "import pyharness.dumps as d; commit = d.DumpWriter.commit\n"
+        "def later(self):\n"
+        "    facts = commit(self); f = open(self._out / 'logits.npy', 'r+b'); f.seek(-1, 2)\n"
+        "    f.write(b'!'); f.close(); return facts\n"
+        "d.DumpWriter.commit = later\n"
+    )
+    head, tail = local._BOOT.split("from pyharness.worker", 1)
+    monkeypatch.setattr(local, "_BOOT", f"{head}\n{patch}from pyharness.worker{tail}")
+    result = run(stub(), tmp_path / "out")
+    assert result.status == "failed"
+    assert re.search(r"logits.npy has \d+ bytes and sha256:.*, the worker wrote", result.reason)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- life and death -------------------------------------------------------------------------------------------------
+
+
+def test_the_worker_dies_with_its_parent(tmp_path: Path) -> None:
+    library = stub("hang")
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(SOURCE.parents[3])!r})
+    from pathlib import Path
+    from pyharness.tests.runner.test_local import PLAN, run
+    from pyharness.runner import process
+    popen = process.subprocess.Popen
+    def announced(*a, **k):
+        child = popen(*a, **k)
+        print(child.pid, flush=True)
+        return child
+    process.subprocess.Popen = announced
+    run(Path({str(library)!r}), Path({str(tmp_path / "out")!r}))
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        partial = tmp_path / f".out.partial-{parent.pid}"
+        wait_for(partial.exists)
+        parent.send_signal(signal.SIGKILL)
+    assert gone(worker)
+    assert not (tmp_path / "out").exists()
+
+
+def wait_for(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_the_environment_does_not_reach_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mmax 0: without the allowlist the variable of this process would enable M rows."""
+    monkeypatch.setenv("VLLM_CUDA_Q35_MM", "8")
+    monkeypatch.setenv("LD_PRELOAD", str(stub("load-crash")))
+    result = run(stub(), tmp_path / "out", dataclasses.replace(PLAN, mmax=0))
+    assert result.status == "failed"
+    assert "VCUDA_E_UNSUPPORTED (3): M rows are not enabled" in result.reason

@@ -9,7 +9,8 @@ namespace vcuda::arith {
 
 // Exact, denormals included; Inf and NaN keep their class.
 ARITH_HD float half_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
+                 mantissa = h & 1023u;
   if (exponent == 31) return as_float(sign | 0x7f800000u | (mantissa << 13));
   if (exponent != 0) return as_float(sign | ((exponent + 112u) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-08f;  // 2^-24, exact

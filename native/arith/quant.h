@@ -1,9 +1,11 @@
-// Activations of the 4-bit projections: 22-bit block fixed point, groups of 32 (bits contract, section 3).
+// Activations of the 4-bit projections: 22-bit block fixed point, groups of 32 (bits contract,
+// section 3).
 //
-// For a row's group: a = max|x|, e = floor(log2 a) but at least -100; q = rint(x * 2^(21-e)), |q| <= 2^22, scale 2^(e-21).
-// q = d2*65536 + d1*256 + d0 with signed 8-bit digits. a = 0: all zero. Any NaN or infinity in the group makes the scale NaN,
-// so that it reaches the step's outputs and is refused there: integers alone would hide it.
-// y = sum over groups, kQ4Lanes lanes, each term fma(float(c), weight_scale * scale, lane), c = sum w*q exact in int32.
+// For a row's group: a = max|x|, e = floor(log2 a) but at least -100; q = rint(x * 2^(21-e)), |q|
+// <= 2^22, scale 2^(e-21). q = d2*65536 + d1*256 + d0 with signed 8-bit digits. a = 0: all zero.
+// Any NaN or infinity in the group makes the scale NaN, so that it reaches the step's outputs and
+// is refused there: integers alone would hide it. y = sum over groups, kQ4Lanes lanes, each term
+// fma(float(c), weight_scale * scale, lane), c = sum w*q exact in int32.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +15,24 @@
 
 namespace vcuda::arith {
 
-// Largest |x| of a group as bits (comparing magnitudes as integers also puts NaN above everything) -> e, or 128 for "not finite".
+// Largest |x| of a group as bits (comparing magnitudes as integers also puts NaN above everything)
+// -> e, or 128 for "not finite".
 ARITH_HD int group_exponent(uint32_t max_magnitude_bits) {
   const int e = static_cast<int>(max_magnitude_bits >> 23) - 127;
   return e < kMinExponent ? kMinExponent : e;
 }
 
-ARITH_HD float exponent_to_scale(int e) {  // 2^(e-21): e in [-100, 127], a normal number; NaN when not finite
+ARITH_HD float exponent_to_scale(
+    int e) {  // 2^(e-21): e in [-100, 127], a normal number; NaN when not finite
   return as_float(e > 127 ? 0x7fc00000u : static_cast<uint32_t>(e - 21 + 127) << 23);
 }
 
-// q for x, |x| < 2^(e+1). The factor 2^(21-e) is up to 2^121 and at least 2^-106: a normal number, the product is exact or
-// rounds once in the denormals, which rint then takes to 0.
+// q for x, |x| < 2^(e+1). The factor 2^(21-e) is up to 2^121 and at least 2^-106: a normal number,
+// the product is exact or rounds once in the denormals, which rint then takes to 0.
 ARITH_HD int32_t fixed_point(float x, int e) {
   const float factor = as_float(static_cast<uint32_t>(21 - e + 127) << 23);
-  // To nearest, ties to even: adding 1.5 * 2^23 leaves an integer in the low mantissa bits; good for |value| <= 2^22.
+  // To nearest, ties to even: adding 1.5 * 2^23 leaves an integer in the low mantissa bits; good
+  // for |value| <= 2^22.
   return static_cast<int32_t>(as_bits(x * factor + 12582912.0f) - 0x4b400000u);
 }
 

@@ -5,8 +5,8 @@
 
 namespace vcuda::arith {
 
-// lanes[0..L) -> ((0+1)+(2+3))+...; L is a power of two. Overwrites lanes. A warp's xor-shuffle over 1, 2, 4, ... gives the
-// same bits, since float addition is commutative.
+// lanes[0..L) -> ((0+1)+(2+3))+...; L is a power of two. Overwrites lanes. A warp's xor-shuffle
+// over 1, 2, 4, ... gives the same bits, since float addition is commutative.
 template <int L>
 ARITH_HD float tree_sum(float* lanes) {
   static_assert(L > 0 && (L & (L - 1)) == 0, "lane counts are powers of two");

@@ -1,5 +1,5 @@
-// Synthetic weights from a counter-based generator: keyed by seed, tensor name and index, so any thread, block or program
-// makes any element by itself and all make the same bytes.
+// Synthetic weights from a counter-based generator: keyed by seed, tensor name and index, so any
+// thread, block or program makes any element by itself and all make the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,22 @@ struct SynthStream {
   ARITH_HD static SynthStream of(uint64_t seed, uint64_t key) {
     return {synth_mix(seed + 0x9e3779b97f4a7c15ull * (key | 1u))};
   }
-  ARITH_HD uint64_t word(uint64_t i) const { return synth_mix(base + 0x9e3779b97f4a7c15ull * (i + 1)); }
+  ARITH_HD uint64_t word(uint64_t i) const {
+    return synth_mix(base + 0x9e3779b97f4a7c15ull * (i + 1));
+  }
 };
 
-// Element i of a float tensor: uniform in [offset - scale, offset + scale), in steps of scale * 2^-23.
+// Element i of a float tensor: uniform in [offset - scale, offset + scale), in steps of scale *
+// 2^-23.
 ARITH_HD float synth_float(SynthStream s, uint64_t i, float offset, float scale) {
-  const float z = static_cast<float>(static_cast<int32_t>(s.word(i) >> 40) - (1 << 23)) * 1.1920928955078125e-07f;
+  const float z = static_cast<float>(static_cast<int32_t>(s.word(i) >> 40) - (1 << 23)) *
+                  1.1920928955078125e-07f;
   return scale * z + offset;  // rounded twice: no fma
 }
 
-// Q4: word(j) holds the 16 nibbles of weights 16j .. 16j+15 (C order), lowest first; scales have words of their own. A scale's
-// sign is random, since nibbles have the mean -0.5: a shift common to all rows would grow from layer to layer and drown the rest.
+// Q4: word(j) holds the 16 nibbles of weights 16j .. 16j+15 (C order), lowest first; scales have
+// words of their own. A scale's sign is random, since nibbles have the mean -0.5: a shift common to
+// all rows would grow from layer to layer and drown the rest.
 ARITH_HD uint16_t synth_scale(SynthStream s, uint64_t group, float scale) {
   const uint64_t word = s.word((1ull << 40) + group);
   const float spread = static_cast<float>(word >> 40) * 2.98023223876953125e-08f;  // [0, 0.5)

@@ -1,4 +1,5 @@
-// The CPU backend: the operations of model/backend.h as parallel loops over an instruction set's functions.
+// The CPU backend: the operations of model/backend.h as parallel loops over an instruction set's
+// functions.
 #include "model/backend.h"
 
 #include <cmath>
@@ -41,10 +42,14 @@ class CpuBackend final : public Backend {
     scratch_floats_ = 0;
   }
 
-  size_t act_bytes(int cols, int rows) const override { return static_cast<size_t>(cols / arith::kGroup) * rows * sizeof(ActGroup); }
+  size_t act_bytes(int cols, int rows) const override {
+    return static_cast<size_t>(cols / arith::kGroup) * rows * sizeof(ActGroup);
+  }
 
   // Keys [Hkv][chunks][D][64], then values [Hkv][chunks*64][D].
-  size_t kv_bytes(const Config& c, int context) const override { return 2 * kv_head_floats(c, context) * c.kv_heads * sizeof(float); }
+  size_t kv_bytes(const Config& c, int context) const override {
+    return 2 * kv_head_floats(c, context) * c.kv_heads * sizeof(float);
+  }
 
   void zero(void* p, size_t bytes) override { std::memset(p, 0, bytes); }
 
@@ -61,12 +66,14 @@ class CpuBackend final : public Backend {
     pool_.run_ranges(static_cast<int>(e.rows), cols * element, [&](int begin, int end) {
       const size_t first = begin * cols, count = (end - begin) * cols;
       if (t.data) {
-        std::memcpy(p + first * element, static_cast<const char*>(t.data) + first * element, count * element);
+        std::memcpy(p + first * element, static_cast<const char*>(t.data) + first * element,
+                    count * element);
         return;
       }
       for (size_t i = first; i < first + count; ++i) {
         const float x = tensor_float(t, i);  // already rounded to the type
-        const uint16_t h = t.type == VCUDA_F16 ? arith::float_to_half(x) : arith::float_to_bfloat(x);
+        const uint16_t h =
+            t.type == VCUDA_F16 ? arith::float_to_half(x) : arith::float_to_bfloat(x);
         if (t.type == VCUDA_F32) std::memcpy(p + i * 4, &x, 4);
         else std::memcpy(p + i * 2, &h, 2);
       }
@@ -93,7 +100,9 @@ class CpuBackend final : public Backend {
         continue;
       }
       const uint16_t* e = static_cast<const uint16_t*>(w.embedding) + first;
-      for (int j = 0; j < c.hidden; ++j) row[j] = w.embedding_type == VCUDA_F16 ? arith::half_to_float(e[j]) : arith::bfloat_to_float(e[j]);
+      for (int j = 0; j < c.hidden; ++j)
+        row[j] = w.embedding_type == VCUDA_F16 ? arith::half_to_float(e[j])
+                                               : arith::bfloat_to_float(e[j]);
     }
   }
 
@@ -109,19 +118,25 @@ class CpuBackend final : public Backend {
   void project_add(const Linear& l, Rows y, int m, float* x) override { apply(l, y, m, x, true); }
 
   void gdn(const Layer& l, const Config& c, const StepInput& in, float* rows, Rows out) override {
-    const int m = in.m, k_heads = c.gdn_k_heads, dk = c.gdn_k_dim, dv = c.gdn_v_dim, taps = c.conv_kernel, history = taps - 1;
+    const int m = in.m, k_heads = c.gdn_k_heads, dk = c.gdn_k_dim, dv = c.gdn_v_dim,
+              taps = c.conv_kernel, history = taps - 1;
     const size_t ld_in = c.gdn_rows(), ld = c.conv_dim(), ld_out = c.value_dim();
     const float* from = in.from->conv + l.index * c.conv_size();
     float* to = in.to->conv + l.index * c.conv_size();
     float* y = scratch(m * ld);
     const float q_factor = 1.0f / std::sqrt(static_cast<float>(dk));
 
-    // Input of tap j for row i: row i - history + j of the batch, or the history's where that is negative.
-    auto input = [&](int row, size_t channel) { return row < 0 ? from + (row + history) * ld + channel : rows + row * ld_in + channel; };
-    pool_.run(2 * k_heads + c.gdn_v_heads, 32 * static_cast<size_t>(m) * dk, [&](int task) {  // heads of q, of k, of v: convolution, then the norm of q and k
+    // Input of tap j for row i: row i - history + j of the batch, or the history's where that is
+    // negative.
+    auto input = [&](int row, size_t channel) {
+      return row < 0 ? from + (row + history) * ld + channel : rows + row * ld_in + channel;
+    };
+    // Heads of q, of k, of v: convolution, then the norm of q and k.
+    pool_.run(2 * k_heads + c.gdn_v_heads, 32 * static_cast<size_t>(m) * dk, [&](int task) {
       const bool is_v = task >= 2 * k_heads;
       const int width = is_v ? dv : dk;
-      const size_t channel = is_v ? 2 * c.key_dim() + static_cast<size_t>(task - 2 * k_heads) * dv : static_cast<size_t>(task) * dk;
+      const size_t channel = is_v ? 2 * c.key_dim() + static_cast<size_t>(task - 2 * k_heads) * dv
+                                  : static_cast<size_t>(task) * dk;
       for (int i = 0; i < m; ++i) {
         const float* taps_in[16];
         for (int j = 0; j < taps; ++j) taps_in[j] = input(i - history + j, channel);
@@ -129,12 +144,14 @@ class CpuBackend final : public Backend {
         isa_.conv_silu(taps_in, l.gdn.conv + channel, ld, taps, width, head);
         if (!is_v) isa_.l2_norm(head, width, q_factor, task < k_heads);
       }
-      for (int j = 0; j < history; ++j) std::memcpy(to + j * ld + channel, input(m - history + j, channel), width * sizeof(float));
+      for (int j = 0; j < history; ++j)
+        std::memcpy(to + j * ld + channel, input(m - history + j, channel), width * sizeof(float));
     });
 
     const size_t z = c.conv_dim(), b = z + c.value_dim(), a = b + c.gdn_v_heads;
     pool_.run(c.gdn_v_heads, 8 * static_cast<size_t>(m) * dk * dv, [&](int j) {
-      const size_t k_head = static_cast<size_t>(j / (c.gdn_v_heads / k_heads)) * dk, s = (l.index * static_cast<size_t>(c.gdn_v_heads) + j) * dk * dv;
+      const size_t k_head = static_cast<size_t>(j / (c.gdn_v_heads / k_heads)) * dk,
+                   s = (l.index * static_cast<size_t>(c.gdn_v_heads) + j) * dk * dv;
       GdnHead h{};
       h.q = y + k_head;
       h.k = y + c.key_dim() + k_head;
@@ -154,7 +171,8 @@ class CpuBackend final : public Backend {
     quantize(out, static_cast<int>(ld_out), m);
   }
 
-  void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv, float* rows, Rows out) override {
+  void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv,
+                 float* rows, Rows out) override {
     const int m = in.m, d = c.head_dim, per_kv = c.q_heads / c.kv_heads, half = c.rotary_dim / 2;
     const size_t ld = c.attention_rows(), ld_out = c.attention_dim();
     const size_t head_floats = kv_head_floats(c, in.context);
@@ -165,20 +183,23 @@ class CpuBackend final : public Backend {
     for (int i = 0; i < m; ++i)
       for (int j = 0; j < half; ++j) {
         double s, co;
-        arith::sincos64(static_cast<double>(in.position + i) * static_cast<double>(w.inv_freq[j]), s, co);
+        arith::sincos64(static_cast<double>(in.position + i) * static_cast<double>(w.inv_freq[j]),
+                        s, co);
         sines[2 * (static_cast<size_t>(i) * half + j)] = static_cast<float>(s);
         sines[2 * (static_cast<size_t>(i) * half + j) + 1] = static_cast<float>(co);
       }
     auto rotate = [&](float* x, int row) {
       for (int j = 0; j < half; ++j) {
-        const float s = sines[2 * (static_cast<size_t>(row) * half + j)], co = sines[2 * (static_cast<size_t>(row) * half + j) + 1];
+        const float s = sines[2 * (static_cast<size_t>(row) * half + j)],
+                    co = sines[2 * (static_cast<size_t>(row) * half + j) + 1];
         const float a = x[j], b = x[j + half];
         x[j] = arith::fma32(a, co, -(b * s));
         x[j + half] = arith::fma32(b, co, a * s);
       }
     };
     const int heads = c.q_heads + c.kv_heads;
-    pool_.run(m * heads, 32 * static_cast<size_t>(d), [&](int task) {  // norm and rotary of query and key heads; keys and values into the cache
+    // Norm and rotary of query and key heads; keys and values into the cache.
+    pool_.run(m * heads, 32 * static_cast<size_t>(d), [&](int task) {
       const int i = task / heads, h = task % heads;
       float* row = rows + i * ld;
       if (h < c.q_heads) {
@@ -192,9 +213,12 @@ class CpuBackend final : public Backend {
       isa_.head_norm(k, l.attention.k_norm, d, c.rms_eps, k);
       rotate(k, i);
       const int position = in.position + i;
-      float* to = keys + kv_head * head_floats + static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk + position % arith::kChunk;
+      float* to = keys + kv_head * head_floats +
+                  static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk +
+                  position % arith::kChunk;
       for (int n = 0; n < d; ++n) to[static_cast<size_t>(n) * arith::kChunk] = k[n];
-      std::memcpy(values + kv_head * head_floats + static_cast<size_t>(position) * d, v, d * sizeof(float));
+      std::memcpy(values + kv_head * head_floats + static_cast<size_t>(position) * d, v,
+                  d * sizeof(float));
     });
     pool_.run(m * c.kv_heads, 8 * static_cast<size_t>(in.position + m) * d * per_kv, [&](int task) {
       const int i = task / c.kv_heads, kv_head = task % c.kv_heads;
@@ -224,7 +248,8 @@ class CpuBackend final : public Backend {
     });
   }
 
-  bool end(const Config& c, int m, const float* h, const float* logits, float* h_out, float* logits_out) override {
+  bool end(const Config& c, int m, const float* h, const float* logits, float* h_out,
+           float* logits_out) override {
     const size_t hn = static_cast<size_t>(m) * c.hidden, ln = static_cast<size_t>(m) * c.vocab;
     if (!finite(h, hn) || !finite(logits, ln)) return false;
     std::memcpy(h_out, h, hn * sizeof(float));
@@ -232,15 +257,19 @@ class CpuBackend final : public Backend {
     return true;
   }
 
-  void read_s(const Config& c, const float* s, float* out) override { std::memcpy(out, s, c.s_size() * sizeof(float)); }
+  void read_s(const Config& c, const float* s, float* out) override {
+    std::memcpy(out, s, c.s_size() * sizeof(float));
+  }
 
   void read_conv(const Config& c, const float* conv, float* out) override {
     const int channels = c.conv_dim(), history = c.conv_kernel - 1;
     for (int i = 0; i < channels; ++i)
-      for (int j = 0; j < history; ++j) out[static_cast<size_t>(i) * history + j] = conv[static_cast<size_t>(j) * channels + i];
+      for (int j = 0; j < history; ++j)
+        out[static_cast<size_t>(i) * history + j] = conv[static_cast<size_t>(j) * channels + i];
   }
 
-  void read_kv(const Config& c, const void* kv, int context, int position, bool keys, float* out) override {
+  void read_kv(const Config& c, const void* kv, int context, int position, bool keys,
+               float* out) override {
     const size_t head_floats = kv_head_floats(c, context), d = c.head_dim;
     const float* base = static_cast<const float*>(kv) + (keys ? 0 : head_floats * c.kv_heads);
     for (int h = 0; h < c.kv_heads; ++h)
@@ -250,7 +279,8 @@ class CpuBackend final : public Backend {
           std::memcpy(out, head + t * d, d * sizeof(float));
           continue;
         }
-        const float* column = head + static_cast<size_t>(t / arith::kChunk) * d * arith::kChunk + t % arith::kChunk;
+        const float* column =
+            head + static_cast<size_t>(t / arith::kChunk) * d * arith::kChunk + t % arith::kChunk;
         for (size_t n = 0; n < d; ++n) out[n] = column[n * arith::kChunk];
       }
   }
@@ -274,21 +304,28 @@ class CpuBackend final : public Backend {
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
       if (p.q4) {
-        pool_.run_ranges((p.rows + kTileRows - 1) / kTileRows, tile_bytes(groups), [&](int begin, int end) {
-          isa_.project_q4(static_cast<const uint8_t*>(p.data), groups, begin, end, p.rows, static_cast<const ActGroup*>(x.act), m, to, l.rows, add);
-        });
+        pool_.run_ranges(
+            (p.rows + kTileRows - 1) / kTileRows, tile_bytes(groups), [&](int begin, int end) {
+              isa_.project_q4(static_cast<const uint8_t*>(p.data), groups, begin, end, p.rows,
+                              static_cast<const ActGroup*>(x.act), m, to, l.rows, add);
+            });
       } else {
-        pool_.run_ranges(p.rows, static_cast<size_t>(l.cols) * sizeof(float), [&](int begin, int end) {
-          isa_.project_float(static_cast<const float*>(p.data), l.cols, begin, end, x.x, l.cols, m, to, l.rows, add);
-        });
+        pool_.run_ranges(p.rows, static_cast<size_t>(l.cols) * sizeof(float),
+                         [&](int begin, int end) {
+                           isa_.project_float(static_cast<const float*>(p.data), l.cols, begin, end,
+                                              x.x, l.cols, m, to, l.rows, add);
+                         });
       }
     }
   }
 
   void quantize(Rows r, int cols, int m) {
-    pool_.run_ranges(cols / arith::kGroup, 8 * static_cast<size_t>(m) * arith::kGroup, [&](int begin, int end) {
-      for (int i = 0; i < m; ++i) isa_.quantize(r.x + static_cast<size_t>(i) * cols, begin, end, i, m, static_cast<ActGroup*>(r.act));
-    });
+    pool_.run_ranges(cols / arith::kGroup, 8 * static_cast<size_t>(m) * arith::kGroup,
+                     [&](int begin, int end) {
+                       for (int i = 0; i < m; ++i)
+                         isa_.quantize(r.x + static_cast<size_t>(i) * cols, begin, end, i, m,
+                                       static_cast<ActGroup*>(r.act));
+                     });
   }
 
   bool finite(const float* x, size_t n) {
@@ -302,7 +339,8 @@ class CpuBackend final : public Backend {
 
   // Stacked rows into the tiles of isa.h.
   void* upload_q4(const std::vector<Tensor>& stacked, int rows) {
-    const int cols = static_cast<int>(stacked[0].cols), groups = cols / arith::kGroup, tiles = (rows + kTileRows - 1) / kTileRows;
+    const int cols = static_cast<int>(stacked[0].cols), groups = cols / arith::kGroup,
+              tiles = (rows + kTileRows - 1) / kTileRows;
     uint8_t* p = static_cast<uint8_t*>(alloc(tiles * tile_bytes(groups)));
     struct Source {
       const vcuda_tensor* t;
@@ -317,14 +355,16 @@ class CpuBackend final : public Backend {
         uint8_t* scales = w + static_cast<size_t>(groups) * 256;
         for (int lane = 0; lane < arith::kQ4Lanes; ++lane)
           for (int g = lane; g < groups; g += arith::kQ4Lanes, w += 256, scales += 2 * kTileRows)
-            for (int r = 0; r < kTileRows; ++r) pack_group(sources, static_cast<size_t>(t) * kTileRows + r, g, groups, r, w, scales);
+            for (int r = 0; r < kTileRows; ++r)
+              pack_group(sources, static_cast<size_t>(t) * kTileRows + r, g, groups, r, w, scales);
       }
     });
     return p;
   }
 
   template <class Sources>
-  static void pack_group(const Sources& sources, size_t row, int g, int groups, int r, uint8_t* w, uint8_t* scales) {
+  static void pack_group(const Sources& sources, size_t row, int g, int groups, int r, uint8_t* w,
+                         uint8_t* scales) {
     uint64_t nibbles[2] = {0x8888888888888888u, 0x8888888888888888u};  // weight 0 in the padding
     uint16_t scale = 0;
     if (row < sources.size()) {
@@ -335,7 +375,9 @@ class CpuBackend final : public Backend {
     }
     for (int v = 0; v < 4; ++v) {  // inputs 8v .. 8v+7
       const uint32_t eight = static_cast<uint32_t>(nibbles[v / 2] >> (32 * (v % 2)));
-      for (int b = 0; b < 4; ++b) w[64 * v + 4 * r + b] = static_cast<uint8_t>(((eight >> (4 * b)) & 15u) | ((eight >> (16 + 4 * b)) & 15u) << 4);
+      for (int b = 0; b < 4; ++b)
+        w[64 * v + 4 * r + b] =
+            static_cast<uint8_t>(((eight >> (4 * b)) & 15u) | ((eight >> (16 + 4 * b)) & 15u) << 4);
     }
     std::memcpy(scales + 2 * r, &scale, 2);
   }
@@ -364,11 +406,14 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_backend(const vcuda_dev_options& options) {
   int threads = options.threads;
-  if (threads < 0 || threads > 1024) fail(VCUDA_E_ARGUMENT, "threads is %d, must be 0 to 1024", threads);
+  if (threads < 0 || threads > 1024)
+    fail(VCUDA_E_ARGUMENT, "threads is %d, must be 0 to 1024", threads);
   if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
   return std::make_unique<CpuBackend>(threads < 1 ? 1 : threads);
 }
 
-std::string backend_info() { return "\"backend\": \"cpu\", \"architectures\": [\"portable\", \"avx2\", \"avx512\"]"; }
+std::string backend_info() {
+  return "\"backend\": \"cpu\", \"architectures\": [\"portable\", \"avx2\", \"avx512\"]";
+}
 
 }  // namespace vcuda

@@ -1,4 +1,5 @@
-// AVX2 with FMA and F16C. Built with the instruction set's flags; called only where choose_isa() found it.
+// AVX2 with FMA and F16C. Built with the instruction set's flags; called only where choose_isa()
+// found it.
 #include "cpu/isa.h"
 
 #include <immintrin.h>
@@ -26,8 +27,8 @@ inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 
-// Sum of 32 products per row for one digit. VPMADDUBSW adds two products (at most 2*15*128) into 16 bits; eight of them reach
-// 30720, so the group's sum never saturates, and VPMADDWD widens once.
+// Sum of 32 products per row for one digit. VPMADDUBSW adds two products (at most 2*15*128) into 16
+// bits; eight of them reach 30720, so the group's sum never saturates, and VPMADDWD widens once.
 inline __m256i digit_sum(const __m256i u[8], const int8_t* digit) {
   __m256i sum = _mm256_setzero_si256();
   for (int j = 0; j < 8; ++j) {
@@ -56,11 +57,14 @@ void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m
           u[2 * v] = _mm256_and_si256(packed, low);
           u[2 * v + 1] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
         }
-        const F weight_scale = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
+        const F weight_scale =
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
         const ActGroup* a = act + static_cast<size_t>(g) * m;
         for (int i = 0; i < M; ++i, ++a) {
-          const __m256i high = _mm256_add_epi32(_mm256_slli_epi32(digit_sum(u, a->digit[0]), 16), _mm256_slli_epi32(digit_sum(u, a->digit[1]), 8));
-          const __m256i c = _mm256_add_epi32(high, _mm256_add_epi32(digit_sum(u, a->digit[2]), _mm256_set1_epi32(a->bias)));
+          const __m256i high = _mm256_add_epi32(_mm256_slli_epi32(digit_sum(u, a->digit[0]), 16),
+                                                _mm256_slli_epi32(digit_sum(u, a->digit[1]), 8));
+          const __m256i c = _mm256_add_epi32(
+              high, _mm256_add_epi32(digit_sum(u, a->digit[2]), _mm256_set1_epi32(a->bias)));
           sum[i] = fma(_mm256_cvtepi32_ps(c), mul(weight_scale, splat(a->scale)), sum[i]);
         }
       }
@@ -72,14 +76,17 @@ void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m
     for (int i = 0; i < M; ++i) store(out + i * kTileRows + 8 * half, tree[4][i]);
   }
 }
-static_assert(kQ4Lanes == 16 && kTileRows == 2 * W, "the tree has four levels, two vectors are a tile's rows");
+static_assert(kQ4Lanes == 16 && kTileRows == 2 * W,
+              "the tree has four levels, two vectors are a tile's rows");
 
 #include "cpu/kernels.inc"
 
 }  // namespace
 }  // namespace avx2
 
-extern const Isa kAvx2 = {"avx2", avx2::quantize, avx2::project_q4, avx2::project_float, avx2::rms_norm, avx2::head_norm,
-                          avx2::l2_norm, avx2::conv_silu, avx2::gdn_head, avx2::attention_head, avx2::swiglu};
+extern const Isa kAvx2 = {
+    "avx2",         avx2::quantize,       avx2::project_q4, avx2::project_float,
+    avx2::rms_norm, avx2::head_norm,      avx2::l2_norm,    avx2::conv_silu,
+    avx2::gdn_head, avx2::attention_head, avx2::swiglu};
 
 }  // namespace vcuda

@@ -1,4 +1,5 @@
-// AVX-512 with VNNI. Built with the instruction set's flags; called only where choose_isa() found it.
+// AVX-512 with VNNI. Built with the instruction set's flags; called only where choose_isa() found
+// it.
 #include "cpu/isa.h"
 
 #include <immintrin.h>
@@ -32,8 +33,9 @@ inline __m512i broadcast4(const int8_t* p) {
   return _mm512_set1_epi32(x);
 }
 
-// out [M][16]. A vector's 32-bit lane is a row. VPDPBUSD adds four products of an unsigned weight and a signed digit; the three
-// digits' sums wrap and combine modulo 2^32, which is exact because c fits. bias takes the weights' offset of 8 back.
+// out [M][16]. A vector's 32-bit lane is a row. VPDPBUSD adds four products of an unsigned weight
+// and a signed digit; the three digits' sums wrap and combine modulo 2^32, which is exact because c
+// fits. bias takes the weights' offset of 8 back.
 template <int M>
 void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m, float* out) {
   const uint8_t* w = tile;
@@ -50,7 +52,8 @@ void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m
         u[2 * v] = _mm512_and_si512(packed, low);
         u[2 * v + 1] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low);
       }
-      const F weight_scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
+      const F weight_scale =
+          _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
       const ActGroup* a = act + static_cast<size_t>(g) * m;
       for (int i = 0; i < M; ++i, ++a) {
         __m512i c2 = _mm512_setzero_si512(), c1 = c2, c0 = _mm512_set1_epi32(a->bias);
@@ -59,7 +62,8 @@ void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m
           c1 = _mm512_dpbusd_epi32(c1, u[j], broadcast4(a->digit[1] + 4 * j));
           c0 = _mm512_dpbusd_epi32(c0, u[j], broadcast4(a->digit[2] + 4 * j));
         }
-        const __m512i c = _mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(c2, 16), _mm512_slli_epi32(c1, 8)), c0);
+        const __m512i c = _mm512_add_epi32(
+            _mm512_add_epi32(_mm512_slli_epi32(c2, 16), _mm512_slli_epi32(c1, 8)), c0);
         sum[i] = fma(_mm512_cvtepi32_ps(c), mul(weight_scale, splat(a->scale)), sum[i]);
       }
     }
@@ -70,14 +74,17 @@ void project_q4_tile(const uint8_t* tile, int groups, const ActGroup* act, int m
   }
   for (int i = 0; i < M; ++i) store(out + i * kTileRows, tree[4][i]);
 }
-static_assert(kQ4Lanes == 16 && kTileRows == W, "the tree has four levels, a vector is a tile's rows");
+static_assert(kQ4Lanes == 16 && kTileRows == W,
+              "the tree has four levels, a vector is a tile's rows");
 
 #include "cpu/kernels.inc"
 
 }  // namespace
 }  // namespace avx512
 
-extern const Isa kAvx512 = {"avx512", avx512::quantize, avx512::project_q4, avx512::project_float, avx512::rms_norm, avx512::head_norm,
-                            avx512::l2_norm, avx512::conv_silu, avx512::gdn_head, avx512::attention_head, avx512::swiglu};
+extern const Isa kAvx512 = {
+    "avx512",         avx512::quantize,       avx512::project_q4, avx512::project_float,
+    avx512::rms_norm, avx512::head_norm,      avx512::l2_norm,    avx512::conv_silu,
+    avx512::gdn_head, avx512::attention_head, avx512::swiglu};
 
 }  // namespace vcuda

@@ -3,7 +3,8 @@
 namespace vcuda {
 namespace {
 
-// Rounds follow each other within microseconds during a step, so a worker spins for a while before it sleeps.
+// Rounds follow each other within microseconds during a step, so a worker spins for a while before
+// it sleeps.
 constexpr int kSpins = 20000;
 
 inline void pause() {
@@ -43,7 +44,8 @@ void Pool::start(int n, Call call, const void* context) {
   next_ = 0;
   busy_ = static_cast<int>(workers_.size());
   {
-    std::lock_guard<std::mutex> lock(mutex_);  // no worker can miss the round between its check and its sleep
+    std::lock_guard<std::mutex> lock(
+        mutex_);  // no worker can miss the round between its check and its sleep
     round_.fetch_add(1);
   }
   wake_.notify_all();

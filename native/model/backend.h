@@ -1,9 +1,11 @@
-// What a backend implements: memory, weights in its own layout, and the operations of the step. forward.cpp calls them in the
-// order of the model; the comments here are the arithmetic (lane counts: arith/bits.h, "fma" and roundings exactly as written).
+// What a backend implements: memory, weights in its own layout, and the operations of the step.
+// forward.cpp calls them in the order of the model; the comments here are the arithmetic (lane
+// counts: arith/bits.h, "fma" and roundings exactly as written).
 //
-// Rows: an operation works on m rows (tokens at consecutive positions); row i never depends on a later row, and its bits do not
-// depend on m. Buffers are row-major float32 in the backend's memory. Act holds the quantized form (arith/quant.h) of a float
-// buffer: an operation that "also quantizes" leaves both, since float32 projections read the floats.
+// Rows: an operation works on m rows (tokens at consecutive positions); row i never depends on a
+// later row, and its bits do not depend on m. Buffers are row-major float32 in the backend's
+// memory. Act holds the quantized form (arith/quant.h) of a float buffer: an operation that "also
+// quantizes" leaves both, since float32 projections read the floats.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +23,12 @@ struct Tensor {  // a checked vcuda_tensor
   int64_t rows, cols;  // a vector has cols 1
 };
 
-// Rows of one projection in a backend's layout: consecutive tensors over the same inputs; all of one kind.
+// Rows of one projection in a backend's layout: consecutive tensors over the same inputs; all of
+// one kind.
 struct Part {
-  void* data = nullptr;     // backend's layout
-  bool q4 = false;          // else float32 [rows, cols]
-  int row0 = 0, rows = 0;   // rows [row0, row0 + rows) of the projection
+  void* data = nullptr;    // backend's layout
+  bool q4 = false;         // else float32 [rows, cols]
+  int row0 = 0, rows = 0;  // rows [row0, row0 + rows) of the projection
 };
 
 struct Linear {  // y [m, rows] = W x; parts cover the rows in order
@@ -33,14 +36,14 @@ struct Linear {  // y [m, rows] = W x; parts cover the rows in order
   std::vector<Part> parts;
 };
 
-struct Rows {  // activations of a projection
+struct Rows {           // activations of a projection
   float* x = nullptr;   // [m, cols]
   void* act = nullptr;  // the same quantized, backend's layout
 };
 
 struct GdnWeights {
-  Linear in;     // rows qkv | z | b | a
-  Linear out;    // [hidden, value_dim]
+  Linear in;       // rows qkv | z | b | a
+  Linear out;      // [hidden, value_dim]
   float* conv;     // [K, conv_dim]: tap-major, tap K-1 is the current token
   float* a_neg;    // [Hv]: -exp(A_log), by exp32
   float* dt_bias;  // [Hv]
@@ -48,14 +51,14 @@ struct GdnWeights {
 };
 
 struct AttentionWeights {
-  Linear in;   // rows per query head D query, D gate | k | v
-  Linear out;  // [hidden, Hq*D]
+  Linear in;               // rows per query head D query, D gate | k | v
+  Linear out;              // [hidden, Hq*D]
   float *q_norm, *k_norm;  // [D], 1 + stored weight, added in float32
 };
 
 struct Layer {
   vcuda_layer_kind kind;
-  int index;  // among layers of its kind: selects the state
+  int index;                      // among layers of its kind: selects the state
   float *input_norm, *post_norm;  // [hidden], 1 + stored weight
   GdnWeights gdn;
   AttentionWeights attention;
@@ -71,11 +74,12 @@ struct Weights {
   Linear head;  // [V, H]
   std::vector<Layer> layers;
   uint64_t step_bytes = 0;       // weights one step reads
-  std::string float_projection;  // a projection that is not Q4, so that rows cannot be batched; "" when there is none
+  std::string float_projection;  // a projection that is not Q4, so that rows cannot be batched; ""
+                                 // when there is none
 };
 
-// A set of GDN states: what mark keeps. Two sets alternate (a step reads one and writes the other, so that a step can be
-// undone); the first mark adds a third.
+// A set of GDN states: what mark keeps. Two sets alternate (a step reads one and writes the other,
+// so that a step can be undone); the first mark adds a third.
 struct StateSlot {
   float* s = nullptr;     // [GDN layers, Hv*dk*dv], order inside a head is the backend's
   float* conv = nullptr;  // [GDN layers, K-1, conv_dim], oldest first
@@ -90,14 +94,14 @@ struct StepInput {
   const StateSlot* to;    // written by the step
 };
 
-struct Workspace {  // sized for mmax rows
-  float* x = nullptr;  // [m, hidden] residual stream
-  Rows h;              // [m, hidden] normalized
-  float* in = nullptr;     // [m, max(gdn_rows, attention_rows)] first projection
-  Rows mixed;          // [m, max(value_dim, Hq*D)] mixer's output before its last projection
+struct Workspace {           // sized for mmax rows
+  float* x = nullptr;        // [m, hidden] residual stream
+  Rows h;                    // [m, hidden] normalized
+  float* in = nullptr;       // [m, max(gdn_rows, attention_rows)] first projection
+  Rows mixed;                // [m, max(value_dim, Hq*D)] mixer's output before its last projection
   float* gate_up = nullptr;  // [m, 2*I]
-  Rows swiglu;         // [m, I]
-  float* logits = nullptr;  // [m, V]
+  Rows swiglu;               // [m, I]
+  float* logits = nullptr;   // [m, V]
 };
 
 class Backend {
@@ -108,13 +112,15 @@ class Backend {
   virtual void* alloc(size_t bytes) = 0;
   virtual void free_all() = 0;
   virtual size_t act_bytes(int cols, int rows) const = 0;  // of Rows::act
-  virtual size_t kv_bytes(const Config&, int context) const = 0;  // one attention layer's keys and values
+  virtual size_t kv_bytes(const Config&,
+                          int context) const = 0;  // one attention layer's keys and values
   virtual void zero(void* p, size_t bytes) = 0;
 
   // -- weights
   virtual float* upload_floats(const std::vector<float>&) = 0;
-  virtual void* upload_embedding(const Tensor&) = 0;                   // [V, H] as stored
-  virtual Part upload_matrix(const std::vector<Tensor>& stacked) = 0;  // all Q4 or all float, same cols
+  virtual void* upload_embedding(const Tensor&) = 0;  // [V, H] as stored
+  virtual Part upload_matrix(
+      const std::vector<Tensor>& stacked) = 0;  // all Q4 or all float, same cols
 
   // -- the step. begin/end bracket one forward pass; end returns when outputs are in host memory.
   virtual void begin(const StepInput&) = 0;
@@ -132,34 +138,40 @@ class Backend {
 
   // in [m, gdn_rows] = u | z | b | a per row.
   //   c = silu(sum over taps of conv * input), taps ascending from the oldest, fma from +0.0
-  //   q, k heads: v * r with r = 1 / sqrt(ss + kL2Eps), ss = sum v^2 (kHeadNormLanes); q then times float32(1/sqrt(dk))
-  //   beta = sigmoid(b); g = a_neg * softplus(a + dt_bias); decay = exp(g)
-  //   S' = decay * S; mem = sum_i S'[i,n] k[i] (kGdnLanes); d = beta * (v - mem); S = fma(k[i], d, S'); o = sum_i S[i,n] q[i]
-  //   out = ((o * r) * norm) * silu(z), r = 1 / sqrt(ss / dv + eps), ss = sum o^2 (kHeadNormLanes)
+  //   q, k heads: v * r with r = 1 / sqrt(ss + kL2Eps), ss = sum v^2 (kHeadNormLanes); q then times
+  //   float32(1/sqrt(dk)) beta = sigmoid(b); g = a_neg * softplus(a + dt_bias); decay = exp(g) S' =
+  //   decay * S; mem = sum_i S'[i,n] k[i] (kGdnLanes); d = beta * (v - mem); S = fma(k[i], d, S');
+  //   o = sum_i S[i,n] q[i] out = ((o * r) * norm) * silu(z), r = 1 / sqrt(ss / dv + eps), ss = sum
+  //   o^2 (kHeadNormLanes)
   // The m rows go through S one after the other. Also quantizes out [m, value_dim].
   virtual void gdn(const Layer&, const Config&, const StepInput&, float* in, Rows out) = 0;
 
-  // in [m, attention_rows]. q, k per head: rms norm (kHeadNormLanes; as rms_norm), then rotary on dims i, i + R/2:
+  // in [m, attention_rows]. q, k per head: rms norm (kHeadNormLanes; as rms_norm), then rotary on
+  // dims i, i + R/2:
   //   theta = float64(position) * float64(inv_freq[i]), s, c = sin, cos rounded to float32
   //   x'[i] = fma(x[i], c, -(x[i+R/2] * s)); x'[i+R/2] = fma(x[i+R/2], c, x[i] * s)
   // Keys and values go to row position + i of the cache; row i sees position + i + 1 keys:
-  //   score = (q . k with kScoreLanes) * float32(1/sqrt(D)); per chunk: mx = max, e = exp(score - mx), sum e (kExpLanes over
-  //   t - 64*chunk), o[n] = sum_t e v (ascending fma from +0.0)
-  //   merge (mx, s, o) with a later (mx', s', o'): M = max, f = exp(mx - M), f' = exp(mx' - M);
-  //   s = fma(s', f', s * f); o = fma(o', f', o * f)
-  //   out = (o / s) * sigmoid(gate). Also quantizes out [m, Hq*D].
-  virtual void attention(const Layer&, const Config&, const Weights&, const StepInput&, void* kv, float* in, Rows out) = 0;
+  //   score = (q . k with kScoreLanes) * float32(1/sqrt(D)); per chunk: mx = max, e = exp(score -
+  //   mx), sum e (kExpLanes over t - 64*chunk), o[n] = sum_t e v (ascending fma from +0.0) merge
+  //   (mx, s, o) with a later (mx', s', o'): M = max, f = exp(mx - M), f' = exp(mx' - M); s =
+  //   fma(s', f', s * f); o = fma(o', f', o * f) out = (o / s) * sigmoid(gate). Also quantizes out
+  //   [m, Hq*D].
+  virtual void attention(const Layer&, const Config&, const Weights&, const StepInput&, void* kv,
+                         float* in, Rows out) = 0;
 
   // out = silu(gate) * up, gate_up [m, 2*n]. Also quantizes out [m, n].
   virtual void swiglu(const float* gate_up, int n, int m, Rows out) = 0;
 
-  // Waits for the step, copies h [m, hidden] and logits [m, vocab] to host memory; false when one value is NaN or infinite.
-  virtual bool end(const Config&, int m, const float* h, const float* logits, float* h_out, float* logits_out) = 0;
+  // Waits for the step, copies h [m, hidden] and logits [m, vocab] to host memory; false when one
+  // value is NaN or infinite.
+  virtual bool end(const Config&, int m, const float* h, const float* logits, float* h_out,
+                   float* logits_out) = 0;
 
   // -- state_read, in the ABI's layouts; host memory. keys: else values.
   virtual void read_s(const Config&, const float* s, float* out) = 0;
   virtual void read_conv(const Config&, const float* conv, float* out) = 0;
-  virtual void read_kv(const Config&, const void* kv, int context, int position, bool keys, float* out) = 0;
+  virtual void read_kv(const Config&, const void* kv, int context, int position, bool keys,
+                       float* out) = 0;
 };
 
 // The backend this library was built with.

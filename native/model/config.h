@@ -23,7 +23,8 @@ struct Config {
   int kv_rows() const { return kv_heads * head_dim; }
   int attention_dim() const { return q_heads * head_dim; }  // columns of o_proj
 
-  // Rows of a layer's first projection, in this order: GDN qkv | z | b | a; attention q and gate | k | v.
+  // Rows of a layer's first projection, in this order: GDN qkv | z | b | a; attention q and gate |
+  // k | v.
   int gdn_rows() const { return conv_dim() + value_dim() + 2 * gdn_v_heads; }
   int attention_rows() const { return q_rows() + 2 * kv_rows(); }
 

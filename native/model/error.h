@@ -1,4 +1,5 @@
-// The one exception of the library: a status of the ABI and one line of text. api.cpp catches it at the edge.
+// The one exception of the library: a status of the ABI and one line of text. api.cpp catches it at
+// the edge.
 #pragma once
 
 #include <cstdarg>
@@ -22,10 +23,11 @@ class Error : public std::exception {
 };
 
 #if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
+[[noreturn]] inline void fail(vcuda_status status, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
 #endif
-[[noreturn]] inline void
-fail(vcuda_status status, const char* format, ...) {
+
+[[noreturn]] inline void fail(vcuda_status status, const char* format, ...) {
   char text[512];
   va_list arguments;
   va_start(arguments, format);

@@ -2,7 +2,8 @@
 
 namespace vcuda {
 
-void forward(Backend& b, const Config& c, const Weights& w, const Workspace& work, const std::vector<void*>& kv, const StepInput& in) {
+void forward(Backend& b, const Config& c, const Weights& w, const Workspace& work,
+             const std::vector<void*>& kv, const StepInput& in) {
   const int m = in.m;
   b.begin(in);
   b.embed(w, c, in, work.x);

@@ -1,4 +1,5 @@
-// Elements of the caller's tensors: stored bytes, or made on the spot by the generator (arith/synth.h).
+// Elements of the caller's tensors: stored bytes, or made on the spot by the generator
+// (arith/synth.h).
 #pragma once
 
 #include <cstring>
@@ -9,7 +10,9 @@
 
 namespace vcuda {
 
-inline arith::SynthStream synth_stream(const vcuda_tensor& t) { return arith::SynthStream::of(t.synth.seed, t.synth.key); }
+inline arith::SynthStream synth_stream(const vcuda_tensor& t) {
+  return arith::SynthStream::of(t.synth.seed, t.synth.key);
+}
 
 // Element i (C order) of a float tensor. Data may be unaligned: it can point into a mapped file.
 inline float tensor_float(const vcuda_tensor& t, size_t i) {

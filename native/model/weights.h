@@ -1,4 +1,5 @@
-// From the ABI's tensors to a backend's weights, every name, shape and type checked against the configuration.
+// From the ABI's tensors to a backend's weights, every name, shape and type checked against the
+// configuration.
 #pragma once
 
 #include <memory>

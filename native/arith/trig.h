@@ -1,6 +1,8 @@
 // sin and cos in float64, for rotary angles.
 //
-//   UNMEASURED
+//   sincos64   rounded to float32: at most 0.49999999 ulp, at 801.88810231070966; always the nearest float32
+//
+// Measured over positions 0 .. 2^18 - 1 at 64 frequencies from 1 to 1e-7, 33554432 values (tools/ulp).
 #pragma once
 
 #include "arith/hd.h"

@@ -50,7 +50,7 @@ std::vector<double> sample_angles() {
   return angles;
 }
 
-std::vector<float> apply(Block block, const std::vector<float>& x) {
+std::vector<float> evaluate(Block block, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   block(x.data(), y.data(), static_cast<int>(x.size()));
   return y;
@@ -66,13 +66,13 @@ struct Fnv {
   }
 };
 
-uint64_t hash(const std::vector<float>& values) {
+uint64_t fnv_hash(const std::vector<float>& values) {
   Fnv h;
   for (float v : values) h.add(std::isnan(v) ? 0x7fc00000u : arith::as_bits(v), 4);
   return h.state;
 }
 
-uint64_t hash(const std::vector<double>& values) {
+uint64_t fnv_hash(const std::vector<double>& values) {
   Fnv h;
   for (double v : values) h.add(arith::as_bits(v), 8);
   return h.state;
@@ -102,7 +102,7 @@ void check_hash(const char* where, const char* name, uint64_t got) {
 // ---- checks of one function -----------------------------------------------------------------------------------------
 
 void check_bound(const Function& f, const std::vector<float>& x) {
-  const std::vector<float> y = apply(f.block, x);
+  const std::vector<float> y = evaluate(f.block, x);
   double worst = 0.0;
   size_t at = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -131,7 +131,7 @@ void check_order(const Function& f) {
 }
 
 void check_scalar(const Function& f, float (*scalar)(float), const std::vector<float>& x) {
-  const std::vector<float> y = apply(f.block, x);
+  const std::vector<float> y = evaluate(f.block, x);
   for (size_t i = 0; i < x.size(); i += 7) {
     volatile float one = x[i];  // keeps the compiler from making a vector of it
     const float want = scalar(one);
@@ -226,7 +226,7 @@ float (*scalar_of(const char* name))(float) {
 
 using SinCos = void (*)(double, double&, double&);
 
-std::vector<double> apply(SinCos f, const std::vector<double>& angles) {
+std::vector<double> evaluate(SinCos f, const std::vector<double>& angles) {
   std::vector<double> out;
   for (double a : angles) {
     double s, c;
@@ -238,7 +238,7 @@ std::vector<double> apply(SinCos f, const std::vector<double>& angles) {
 
 // Rounded to float32, the nearest one to the true value on the whole sample.
 void check_sincos(SinCos f, const std::vector<double>& angles) {
-  const std::vector<double> got = apply(f, angles);
+  const std::vector<double> got = evaluate(f, angles);
   for (size_t i = 0; i < got.size(); ++i) {
     const long double a = static_cast<long double>(angles[i / 2]);
     const float want = static_cast<float>(i % 2 == 0 ? std::sin(a) : std::cos(a));
@@ -247,9 +247,9 @@ void check_sincos(SinCos f, const std::vector<double>& angles) {
                        static_cast<double>(want)));
   }
   const double inf = std::numeric_limits<double>::infinity();
-  for (double v : apply(f, std::vector<double>{inf, -inf, std::numeric_limits<double>::quiet_NaN()}))
+  for (double v : evaluate(f, std::vector<double>{inf, -inf, std::numeric_limits<double>::quiet_NaN()}))
     if (!std::isnan(v)) FAIL("sincos of an infinity or NaN is %a, must be NaN", v);
-  const std::vector<double> zero = apply(f, std::vector<double>{0.0});
+  const std::vector<double> zero = evaluate(f, std::vector<double>{0.0});
   if (zero[0] != 0.0 || zero[1] != 1.0) FAIL("sincos(0) is %a, %a, must be 0, 1", zero[0], zero[1]);
 }
 
@@ -309,7 +309,7 @@ void sincos_last_bit(double x, double& s, double& c) {
 void check_planted(const std::vector<float>& x, const std::vector<double>& angles) {
   Function f = tools::kFunctions[0];
   const auto with = [&f](Block block) -> const Function & { return f.block = block, f; };
-  must_report("one bit, in the hash", [&] { check_hash("host", "exp", hash(apply(flip_one, x))); });
+  must_report("one bit, in the hash", [&] { check_hash("host", "exp", fnv_hash(evaluate(flip_one, x))); });
   must_report("one bit, against the scalar", [&] { check_scalar(with(flip_one), scalar_of("exp"), {1.0f}); });
   must_report("a result off by one ulp", [&] { check_bound(with(off_by_one), x); });
   must_report("flushed denormals, in the bound", [&] { check_bound(with(flushed), x); });
@@ -318,7 +318,7 @@ void check_planted(const std::vector<float>& x, const std::vector<double>& angle
   must_report("a NaN swallowed, in the special values", [&] { check_special(with(swallows_nan)); });
   must_report("a NaN swallowed, in the bound", [&] { check_bound(with(swallows_nan), x); });
   must_report("a sine off by 2^-30", [&] { check_sincos(sincos_off, angles); });
-  must_report("one bit of a cosine, in the hash", [&] { check_hash("host", "sincos", hash(apply(sincos_last_bit, angles))); });
+  must_report("one bit of a cosine, in the hash", [&] { check_hash("host", "sincos", fnv_hash(evaluate(sincos_last_bit, angles))); });
 }
 
 // ---- device ---------------------------------------------------------------------------------------------------------
@@ -357,9 +357,9 @@ void check_device(const std::vector<float>& x, const std::vector<double>& angles
   const std::vector<float> y = on_device(kernel_functions, x, 5);
   for (size_t i = 0; i < 5; ++i) {
     const float* first = y.data() + i * x.size();
-    check_hash("device", tools::kFunctions[i].name, hash(std::vector<float>(first, first + x.size())));
+    check_hash("device", tools::kFunctions[i].name, fnv_hash(std::vector<float>(first, first + x.size())));
   }
-  check_hash("device", "sincos", hash(on_device(kernel_sincos, angles, 2)));
+  check_hash("device", "sincos", fnv_hash(on_device(kernel_sincos, angles, 2)));
 }
 
 bool device_present() {
@@ -379,10 +379,10 @@ int main() {
     check_order(f);
     check_bound(f, x);
     check_scalar(f, scalar_of(f.name), x);
-    check_hash("host", f.name, hash(apply(f.block, x)));
+    check_hash("host", f.name, fnv_hash(evaluate(f.block, x)));
   }
   check_sincos(arith::sincos64, angles);
-  check_hash("host", "sincos", hash(apply(arith::sincos64, angles)));
+  check_hash("host", "sincos", fnv_hash(evaluate(arith::sincos64, angles)));
   check_planted(x, angles);
 #if defined(__CUDACC__)
   if (!device_present()) return std::printf("no device: only the host was checked\n"), failures == 0 ? 77 : 1;

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pyharness
 from pyharness import record
 from pyharness.config import Settings
+from pyharness.errors import NothingProved
 from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record
@@ -60,13 +61,16 @@ def run(
     replay_of: str = "",
 ) -> Outcome:
     """Everything after the gate. The folder of the run has its verdict only when all of this is done."""
-    started, folder = record.now(), record.new_run(settings["out"])
+    started, sources = record.now(), record.sources_digest()
+    folder = record.new_run(settings["out"])
     record.write_plan(folder, suite)
     try:
         verdicts, arms = run_jobs(
             suite, libraries, runner, folder,
             workers=workers, on_job=listener.job, on_arm=listener.arm,
         )  # fmt: skip
+        if record.sources_digest() != sources:
+            raise NothingProved("the harness's own files changed during the run: run it again")
     except BaseException:
         for arm in libraries:  # the plan stays, so that `show` can say that the run did not finish
             shutil.rmtree(folder / arm, ignore_errors=True)
@@ -77,6 +81,7 @@ def run(
         started=started,
         finished=record.now(),
         harness=pyharness.__version__,
+        sources=sources,
         argv=tuple(sys.argv[1:]),
         revision=record.revision(settings.root),
         machine=record.machine(),

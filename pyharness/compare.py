@@ -90,17 +90,16 @@ def same_file(a: Path, b: Path) -> bool:
 
 def _same_bytes(a: Path, b: Path, hashed: bool) -> tuple[bool, tuple[Digest, ...]]:
     """memcmp of two files, and their digests where asked for."""
-    hashes = hashlib.sha256(), hashlib.sha256()
-    with ThreadPoolExecutor(2) as pool, _open(a) as fa, _open(b) as fb:
+    hashes = [hashlib.sha256(), hashlib.sha256()]
+    with ThreadPoolExecutor(2) as pool, _open(a) as fa, _open(b) as fb:  # a thread starts at its first task
         sizes = [os.fstat(f.fileno()).st_size for f in (fa, fb)]
         same = sizes[0] == sizes[1]
         if not same and not hashed:
             return False, ()
-        for block_a, block_b in _blocks(fa, fb, max(sizes)):
-            work = []
-            if hashed:
-                work = [pool.submit(h.update, x) for h, x in zip(hashes, (block_a, block_b), strict=True)]
-            same = same and _equal(block_a, block_b)
+        for blocks in _blocks(fa, fb, max(sizes)):
+            pairs = zip(hashes, blocks, strict=True) if hashed else ()
+            work = [pool.submit(h.update, block) for h, block in pairs]
+            same = same and _equal(*blocks)
             for w in work:
                 w.result()
             if not same and not hashed:

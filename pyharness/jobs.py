@@ -43,6 +43,7 @@ class Arms:
         self, suite: Suite, libraries: Mapping[Arm, SealedLibrary], runner: Runner, root: Path
     ) -> None:
         self._libraries, self._runner, self._root = libraries, runner, root
+        self._keys: dict[ArmPlan, str] = {}
         self._futures: dict[str, Future[ArmResult]] = {}
         self._records: dict[str, tuple[ArmPlan, str, str]] = {}
         self._kept: set[str] = set()
@@ -54,7 +55,9 @@ class Arms:
         self.total = len(self._records)
 
     def key(self, plan: ArmPlan) -> str:
-        return arm_key(plan, self._libraries[plan.arm].digest)
+        if plan not in self._keys:
+            self._keys[plan] = arm_key(plan, self._libraries[plan.arm].digest)
+        return self._keys[plan]
 
     def folder(self, plan: ArmPlan) -> Path:
         return self._root / self._records[self.key(plan)][2]

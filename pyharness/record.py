@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -44,6 +45,7 @@ class Record:
     started: str  # UTC
     finished: str
     harness: str  # version
+    sources: Digest  # of the harness's own modules
     argv: tuple[str, ...]
     revision: str  # git revision of the project, "" where there is none; "-dirty" with changes
     machine: dict[str, Any]
@@ -76,9 +78,7 @@ def write_plan(folder: Path, suite: Suite) -> None:
     _write(folder / "plan.json", {"schema": "ab-plan/1", **to_json(suite)})
 
 
-def finish(
-    folder: Path, record: Record, junit: bytes, verdict: Verdict, text: dict[str, Any]
-) -> None:
+def finish(folder: Path, record: Record, junit: bytes, text: dict[str, Any]) -> None:
     """The record first, the verdict last: where it lies, everything that it rests on lies beside it."""
     _write(folder / "record.json", to_json(record))
     write_atomically(folder / "junit.xml", junit)
@@ -154,6 +154,18 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+
+
+def sources_digest() -> Digest:
+    """Of every module of the harness but its tests. Workers import them anew: they must not change during a run."""
+    package = Path(__file__).parent
+    state = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if name.parts[0] != "tests":
+            data = path.read_bytes()
+            state.update(f"{name.as_posix()}\0{len(data)}\0".encode() + data)
+    return Digest(state.hexdigest())
 
 
 def revision(root: Path) -> str:

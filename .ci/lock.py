@@ -1,7 +1,8 @@
-"""Write the lock files: every package of pyproject.toml and what it needs, with the hashes of its Linux x86-64 wheels.
+"""Write the lock files: the packages of pyproject.toml and what they need, with the hashes of their
+Linux x86-64 wheels.
 
-`make lock` runs it after a pin in pyproject.toml changed. pip resolves once for each Python version; a package that they all
-share is written once, and a hash is that of a wheel, wherever pip got it from.
+`make lock` runs it after a pin in pyproject.toml changed. pip resolves once for each Python
+version; a package that they all share is written once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def resolve(requirements: list[str], python: str) -> dict[str, set[str]]:
-    """"name==version" -> wheel hashes, for one Python version."""
+    """ "name==version" -> wheel hashes, for one Python version."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    command += ["--target", "unused", "--only-binary=:all:", "--report=-", "--python-version", python]
+    command += [
+        "--target",
+        "unused",
+        "--only-binary=:all:",
+        "--report=-",
+        "--python-version",
+        python,
+    ]
     command += [f"--platform={p}" for p in PLATFORMS] + requirements
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return {

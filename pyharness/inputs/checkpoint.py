@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints of the Qwen3.5 text model: a folder with config.json and one or many safetensors shards."""
+"""Hugging Face checkpoints of the Qwen3.5 text model: config.json and one or many shards."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ SKIPPED = ("mtp.", "model.visual.")  # the draft head and the vision tower
 MULTIMODAL_PREFIX = "model.language_model."
 LAYER_TYPES = {"linear_attention": LayerKind.GDN, "full_attention": LayerKind.ATTENTION}
 LARGEST_JSON = 100_000_000
+LARGEST_NUMBER = 1e12  # of a setting
 
-# Settings that change the arithmetic: key -> the values that are computed here. An absent key has the first.
-SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "model_type": ("qwen3_5_text",),
-    "hidden_act": ("silu",),
-    "attention_bias": (False,),
-    "attn_output_gate": (True,),
-    "mamba_ssm_dtype": ("float32",),
-    "rope_scaling": (None,),
-    "sliding_window": (None,),
-    "use_sliding_window": (False,),
-    "quantization_config": (None,),
+# Settings that change the arithmetic, and the value that is computed here; so is an absent key.
+SUPPORTED: Mapping[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "mamba_ssm_dtype": "float32",
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "quantization_config": None,
 }
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``tensors``: text-only name -> view, exactly those the configuration asks for, shapes checked.
+    """``tensors``: text-only name -> view; exactly those the configuration asks for, in its order.
 
-    A tied head is there under its own name; its view is the embedding's.
+    Shapes and types are checked. A tied head is there under its own name; its view is the
+    embedding's.
     """
 
     path: Path
@@ -62,7 +64,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     expected = expected_tensors(config)
     tensors = {e.name: _checked(folder, stored, e) for e in expected}
     if unknown := sorted(set(stored) - set(tensors)):
-        raise InputError(f"{folder}: tensor {unknown[0]!r} is not part of the model that {CONFIG} describes")
+        raise InputError(
+            f"{folder}: tensor {unknown[0]!r} is not part of the model that {CONFIG} describes"
+        )
     return Checkpoint(folder, config, tensors)
 
 
@@ -73,19 +77,24 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return found + [p for p in (folder / TOKENIZER,) if p.exists()]
 
 
-# ---- tensors -------------------------------------------------------------------------------------------------------
+# ---- tensors -------------------------------------------------------------------------------------
 
 
 def _checked(folder: Path, stored: Mapping[str, TensorView], expected: Expected) -> TensorView:
     view = stored.get(expected.name)
     if view is None:
-        raise InputError(f"{folder}: tensor {expected.name!r} is missing, expected shape {list(expected.shape)}")
+        raise InputError(
+            f"{folder}: tensor {expected.name!r} is missing, expected shape {list(expected.shape)}"
+        )
     if view.shape != expected.shape:
         raise InputError(
-            f"{folder}: tensor {view.name!r} has shape {list(view.shape)}, expected {list(expected.shape)}"
+            f"{folder}: tensor {view.name!r} has shape {list(view.shape)}, "
+            f"expected {list(expected.shape)}"
         )
     if view.dtype not in ("F32", "F16", "BF16"):
-        raise InputError(f"{folder}: tensor {view.name!r} is {view.dtype}, expected F32, F16 or BF16")
+        raise InputError(
+            f"{folder}: tensor {view.name!r} is {view.dtype}, expected F32, F16 or BF16"
+        )
     return view
 
 
@@ -104,7 +113,9 @@ def _stored_tensors(folder: Path) -> dict[str, TensorView]:
             if name.startswith(MULTIMODAL_PREFIX):
                 text_name = "model." + name.removeprefix(MULTIMODAL_PREFIX)
             if text_name in found:
-                raise InputError(f"{shard}: {name!r} and {found[text_name].name!r} are the same tensor")
+                raise InputError(
+                    f"{shard}: {name!r} and {found[text_name].name!r} are the same tensor"
+                )
             found[text_name] = view
     for name, file in _weight_map(folder).items():
         if where.get(name) != file:
@@ -125,8 +136,14 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{path}: weight_map is missing or not an object")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-            raise InputError(f"{path}: tensor {name!r} is placed in {file!r}, which is not a shard's file name")
+        if (
+            not isinstance(file, str)
+            or Path(file).name != file
+            or not file.endswith(".safetensors")
+        ):
+            raise InputError(
+                f"{path}: tensor {name!r} is placed in {file!r}, which is not a shard's file name"
+            )
     return weight_map
 
 
@@ -142,11 +159,11 @@ def _shards(folder: Path) -> list[Path]:
     return shards
 
 
-# ---- configuration -------------------------------------------------------------------------------------------------
+# ---- configuration -------------------------------------------------------------------------------
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """config.json, flat or with ``text_config``. What it asks for and is not computed here is refused by name."""
+    """config.json, flat or with ``text_config``. A setting not computed here is refused by name."""
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder; --model takes a checkpoint's folder or a pack")
     path = folder / CONFIG
@@ -155,8 +172,8 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(text, dict):
         raise InputError(f"{path}: text_config is not an object")
     for key, supported in SUPPORTED.items():
-        if text.get(key, supported[0]) not in supported:
-            raise InputError(f"{path}: {key} {text[key]!r} is not supported, only {supported[0]!r}")
+        if text.get(key, supported) != supported:
+            raise InputError(f"{path}: {key} {text[key]!r} is not supported, only {supported!r}")
     fields = _Fields(path, text)
     rope = _Fields(path, _rope(path, text))
     head_dim = fields.integer("head_dim")
@@ -195,7 +212,7 @@ class _Fields:
 
     def number(self, key: str) -> float:
         value = self._get(key)
-        if type(value) not in (int, float):
+        if type(value) not in (int, float) or not abs(value) < LARGEST_NUMBER:
             raise InputError(f"{self.path}: {key} is {value!r}, must be a number")
         return float(value)
 
@@ -214,13 +231,22 @@ def _layer_kinds(fields: _Fields) -> tuple[LayerKind, ...]:
     if types is None:
         interval = fields.integer("full_attention_interval")
         if interval < 1:
-            raise InputError(f"{fields.path}: full_attention_interval is {interval}, must be at least 1")
-        return tuple(LayerKind.GDN if (i + 1) % interval else LayerKind.ATTENTION for i in range(layers))
+            raise InputError(
+                f"{fields.path}: full_attention_interval is {interval}, must be at least 1"
+            )
+        return tuple(
+            LayerKind.GDN if (i + 1) % interval else LayerKind.ATTENTION for i in range(layers)
+        )
     if not isinstance(types, list) or len(types) != layers:
-        raise InputError(f"{fields.path}: layer_types must be a list of num_hidden_layers = {layers} names")
+        raise InputError(
+            f"{fields.path}: layer_types must be a list of num_hidden_layers = {layers} names"
+        )
     for name in types:
         if not isinstance(name, str) or name not in LAYER_TYPES:
-            raise InputError(f"{fields.path}: layer type {name!r} is not supported, only {', '.join(LAYER_TYPES)}")
+            raise InputError(
+                f"{fields.path}: layer type {name!r} is not supported, only "
+                f"{' and '.join(LAYER_TYPES)}"
+            )
     return tuple(LAYER_TYPES[name] for name in types)
 
 
@@ -237,9 +263,15 @@ def _rope(path: Path, text: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tied(path: Path, top: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
-    found = {c["tie_word_embeddings"] for c in (top, text) if isinstance(c.get("tie_word_embeddings"), bool)}
+    found = {
+        c["tie_word_embeddings"]
+        for c in (top, text)
+        if isinstance(c.get("tie_word_embeddings"), bool)
+    }
     if len(found) > 1:
-        raise InputError(f"{path}: tie_word_embeddings differs between the top level and text_config")
+        raise InputError(
+            f"{path}: tie_word_embeddings differs between the top level and text_config"
+        )
     return found.pop() if found else False
 
 

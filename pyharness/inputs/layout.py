@@ -1,7 +1,8 @@
-"""What a text model consists of: configuration, tensors, and the names, shapes and roles that go together."""
+"""What a text model consists of: configuration, tensors, and the names and shapes they have."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -35,7 +36,7 @@ class LayerKind(IntEnum):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """vcuda_config under its own names, and the rotary base, from which ``rope.inv_freq`` is computed."""
+    """vcuda_config, and the rotary base, which ``rope.inv_freq`` is computed from."""
 
     hidden: int
     intermediate: int
@@ -69,7 +70,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Synth:
-    """vcuda_synth: a tensor that the library generates itself; ``synthetic.generate`` makes the same bytes."""
+    """vcuda_synth: a tensor the library generates; ``synthetic.generate`` makes the same bytes."""
 
     seed: int
     key: int  # FNV-1a (64 bit) of the tensor's name
@@ -84,7 +85,9 @@ class ModelTensor:
     name: str
     type: TensorType
     shape: tuple[int, ...]
-    data: np.ndarray | None = None  # float32, float16, bfloat16 as uint16; Q4: uint8 [rows, cols / 2]
+    data: np.ndarray | None = (
+        None  # float32, float16, bfloat16 as uint16; Q4: uint8 [rows, cols / 2]
+    )
     scales: np.ndarray | None = None  # Q4: float16 [rows, cols / 32]
     synth: Synth | None = None
 
@@ -106,14 +109,17 @@ class Expected:
 
 def check_config(config: ModelConfig, source: str) -> None:
     """InputError when the dimensions do not go together."""
-    for field in ("hidden", "intermediate", "vocab", "q_heads", "kv_heads", "head_dim", "gdn_k_heads",
-                  "gdn_v_heads", "gdn_k_dim", "gdn_v_dim", "conv_kernel", "layers"):  # fmt: skip
+    fields = dataclasses.fields(config)
+    for field in [f.name for f in fields if f.type == "int"] + ["layers"]:
         value = getattr(config, field)
         if not 1 <= value <= LARGEST_DIMENSION:
             raise InputError(f"{source}: {field} is {value}, must be 1 to {LARGEST_DIMENSION}")
     rules = (
         (config.q_heads % config.kv_heads == 0, "q_heads must be a multiple of kv_heads"),
-        (config.gdn_v_heads % config.gdn_k_heads == 0, "gdn_v_heads must be a multiple of gdn_k_heads"),
+        (
+            config.gdn_v_heads % config.gdn_k_heads == 0,
+            "gdn_v_heads must be a multiple of gdn_k_heads",
+        ),
         (0 < config.rotary_dim <= config.head_dim, "the rotary dimensions must be 1 to head_dim"),
         (config.rotary_dim % 2 == 0, "the rotary dimensions must be even"),
         (0 < config.rms_eps < 1, "rms_norm_eps must lie between 0 and 1"),
@@ -125,7 +131,9 @@ def check_config(config: ModelConfig, source: str) -> None:
 
 
 def expected_tensors(config: ModelConfig) -> list[Expected]:
-    """Every tensor of a text-only checkpoint, in the order of the forward pass, the head (tied or not) included."""
+    """Every tensor of a text-only checkpoint, in the order of the forward pass. The head is among
+    them, tied or not.
+    """
     hidden = config.hidden
     found = [Expected(EMBEDDING, (config.vocab, hidden))]
     for index, kind in enumerate(config.layer_kinds):
@@ -171,7 +179,7 @@ def _attention(c: ModelConfig) -> list[Expected]:
 
 
 def rope_tensor(config: ModelConfig) -> list[ModelTensor]:
-    """``rope.inv_freq`` [R/2], computed in float64 and rounded once; nothing without an attention layer."""
+    """``rope.inv_freq`` [R/2], from float64, rounded once; none without an attention layer."""
     if LayerKind.ATTENTION not in config.layer_kinds:
         return []
     r = config.rotary_dim

@@ -1,7 +1,8 @@
-"""Q4 quantization: groups of 32 input columns, a float16 scale each, integers -8..7. Blockwise, so memory is bounded.
+"""Q4 quantization: groups of 32 input columns, a float16 scale each, integers -8..7.
 
-Per row and group, in float32: s = float16(max(max(w) / 7, max(-w) / 8)), q = clamp(rint(w / s), -8, 7), ties to even. It
-finds a grid again that was made with it. A group whose scale rounds to zero is all zero: scale 0, nibbles 8.
+Per row and group, in float32: s = float16(max(max(w) / 7, max(-w) / 8)) and
+q = clamp(rint(w / s), -8, 7), both to nearest even. It finds a grid again that was made with it.
+A group whose scale rounds to zero is all zero: scale 0, nibbles 8. Blockwise: memory is bounded.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ def to_float32(array: np.ndarray, dtype: str) -> np.ndarray:
 def bf16_bits(values: np.ndarray) -> np.ndarray:
     """float32 to bfloat16 bits (uint16), to nearest, ties to even; for finite values."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    return (
+        (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    ).astype(np.uint16)
 
 
 def check_groups(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) != 2 or shape[1] % GROUP:
-        raise InputError(f"{name}: input dimension {shape[-1]} is not a multiple of {GROUP}, so it has no Q4 form")
+        raise InputError(
+            f"{name}: input dimension {shape[-1]} is not a multiple of {GROUP}, as Q4 needs"
+        )
 
 
 def quantize_block(w: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +56,9 @@ def quantize_block(w: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     divisor[divisor == 0] = np.inf  # a group of scale 0 becomes zeros
     q = np.rint(groups / divisor[:, :, None])
     nibbles = (np.clip(q, -8, 7, out=q) + np.float32(ZERO)).astype(np.uint8).reshape(w.shape)
-    return nibbles[:, 0::2] | (nibbles[:, 1::2] << np.uint8(4)), scales + np.float16(0)  # -0 becomes +0
+    return nibbles[:, 0::2] | (nibbles[:, 1::2] << np.uint8(4)), scales + np.float16(
+        0
+    )  # -0 becomes +0
 
 
 def quantize_blocks(view: TensorView, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -84,7 +91,9 @@ def dequantize(nibbles: np.ndarray, scales: np.ndarray) -> np.ndarray:
     q[:, 0::2] = nibbles & np.uint8(15)
     q[:, 1::2] = nibbles >> np.uint8(4)
     q -= np.float32(ZERO)
-    return (q.reshape(rows, -1, GROUP) * scales.astype(np.float32)[:, :, None]).reshape(rows, 2 * half)
+    return (q.reshape(rows, -1, GROUP) * scales.astype(np.float32)[:, :, None]).reshape(
+        rows, 2 * half
+    )
 
 
 def check_scales(name: str, scales: np.ndarray) -> None:

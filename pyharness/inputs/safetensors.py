@@ -1,11 +1,14 @@
-"""The safetensors container: a reader that maps the file and trusts nothing in it, and a streaming, atomic writer.
+"""The safetensors container: a reader that maps the file and trusts nothing in it, and a streaming,
+atomic writer.
 
-Format: length of the header (8 bytes, little-endian), a JSON object {name: {dtype, shape, data_offsets}} with an optional
-``__metadata__`` of strings, then the tensors' bytes, without gaps or overlaps, C order.
+Format: length of the header (8 bytes, little-endian), a JSON object {name: {dtype, shape,
+data_offsets}} with an optional ``__metadata__`` of strings, then the tensors' bytes in C order,
+without gaps or overlaps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap
@@ -14,11 +17,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from pyharness.errors import InputError
+from pyharness.files import TEMPORARY, sync_directory
 
 LARGEST_HEADER = 100_000_000
 ALIGNMENT = 8  # of the first tensor's byte in files written here
@@ -35,8 +39,10 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-Chunks = Iterable[bytes | memoryview | np.ndarray]
-TensorSource = tuple[str, str, tuple[int, ...], Callable[[], Chunks]]  # name, dtype, shape, producer of its bytes
+Chunks = Iterable[Any]  # bytes, or arrays in C order
+TensorSource = tuple[
+    str, str, tuple[int, ...], Callable[[], Chunks]
+]  # name, dtype, shape, producer of its bytes
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class SafetensorsFile:
     tensors: Mapping[str, TensorView]  # in the order of their bytes
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
 def read_safetensors(path: Path) -> SafetensorsFile:
@@ -66,9 +72,13 @@ def read_safetensors(path: Path) -> SafetensorsFile:
         raise InputError(f"{path}: {len(mapped)} bytes are too few for a safetensors file")
     length = int.from_bytes(mapped[:8], "little")
     if length > LARGEST_HEADER:
-        raise InputError(f"{path}: a header of {length} bytes is over the limit of {LARGEST_HEADER}")
+        raise InputError(
+            f"{path}: a header of {length} bytes is over the limit of {LARGEST_HEADER}"
+        )
     if length > len(mapped) - 8:
-        raise InputError(f"{path}: truncated: the header has {length} bytes, the file {len(mapped)}")
+        raise InputError(
+            f"{path}: truncated: the header has {length} bytes, the file {len(mapped)}"
+        )
     header = parse_json_object(bytes(mapped[8 : 8 + length]), f"{path}: header")
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
@@ -92,7 +102,9 @@ def parse_json_object(data: bytes, source: str) -> dict[str, Any]:
         raise ValueError(f"{text} is not JSON")
 
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
+        value = json.loads(
+            data.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant
+        )
     except (ValueError, RecursionError) as e:
         raise InputError(f"{source} is not valid JSON: {e}") from None
     if not isinstance(value, dict):
@@ -111,15 +123,23 @@ def _map(path: Path) -> mmap.mmap | bytes:
 
 
 def _views(path: Path, header: dict[str, Any], data: memoryview) -> dict[str, TensorView]:
-    entries = sorted((_entry(path, name, e) for name, e in header.items()), key=lambda e: (e[3], e[4]))
+    entries = sorted(
+        (_entry(path, name, e) for name, e in header.items()), key=lambda e: (e[3], e[4])
+    )
     views: dict[str, TensorView] = {}
     at = 0
     for name, dtype, shape, begin, end in entries:
         if begin != at:
-            how = "overlaps the tensor before it" if begin < at else f"leaves a gap of {begin - at} bytes before it"
+            how = (
+                "overlaps the tensor before it"
+                if begin < at
+                else f"leaves a gap of {begin - at} bytes before it"
+            )
             raise InputError(f"{path}: tensor {name!r} {how}")
         if end > len(data):
-            raise InputError(f"{path}: truncated: tensor {name!r} ends at {end}, the data has {len(data)} bytes")
+            raise InputError(
+                f"{path}: truncated: tensor {name!r} ends at {end}, the data has {len(data)} bytes"
+            )
         array = np.frombuffer(data[begin:end], DTYPES[dtype]).reshape(shape)
         array.flags.writeable = False
         views[name] = TensorView(name, dtype, shape, array)
@@ -130,9 +150,11 @@ def _views(path: Path, header: dict[str, Any], data: memoryview) -> dict[str, Te
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, str, tuple[int, ...], int, int]:
-    """name, dtype, shape, begin, end of one tensor; its size is right, its place not yet checked."""
+    """name, dtype, shape, begin, end of one tensor. Its size is right, its place is not checked."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise InputError(f"{path}: tensor {name!r} needs dtype, shape and data_offsets and nothing else")
+        raise InputError(
+            f"{path}: tensor {name!r} needs dtype, shape and data_offsets and nothing else"
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InputError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
@@ -143,7 +165,9 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, str, tuple[int, ...]
     size = math.prod(shape) * DTYPES[dtype].itemsize
     begin, end = offsets
     if end - begin != size:
-        raise InputError(f"{path}: tensor {name!r} of {dtype} {shape} has {end - begin} bytes, needs {size}")
+        raise InputError(
+            f"{path}: tensor {name!r} of {dtype} {shape} has {end - begin} bytes, needs {size}"
+        )
     return name, dtype, tuple(shape), begin, end
 
 
@@ -151,7 +175,7 @@ def _naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
 
 
-# ---- writing -------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------
 
 
 def array_source(name: str, dtype: str, array: np.ndarray) -> TensorSource:
@@ -160,29 +184,44 @@ def array_source(name: str, dtype: str, array: np.ndarray) -> TensorSource:
     return name, dtype, tuple(array.shape), lambda: [data.reshape(-1).view(np.uint8)]
 
 
-def write_safetensors(path: Path, tensors: Iterable[TensorSource], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a file in the order given (wider types first keep every tensor aligned), or nothing at all.
+def write_safetensors(
+    path: Path, tensors: Iterable[TensorSource], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a file, in the order given, or nothing at all. Wider types first keep all aligned.
 
-    Producers are called one after the other, when their tensor's turn has come; what one yields is written at once.
+    Producers are called one after the other, when their tensor's turn has come; what one yields is
+    written at once.
     """
     sources = list(tensors)
     header = _header(sources, metadata or {})
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        with open(descriptor, "wb") as file:
+        fd, temporary = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}-", dir=path.parent)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from None
+    try:
+        with open(fd, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
-            for name, dtype, shape, produce in sources:
-                written = sum(file.write(chunk) for chunk in produce())
-                if written != math.prod(shape) * DTYPES[dtype].itemsize:
-                    raise ValueError(f"{name}: {written} bytes were produced for {dtype} {shape}")
+            for source in sources:
+                _write_tensor(file, source)
             file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    _fsync_folder(path.parent)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    sync_directory(path.parent)
+
+
+def _write_tensor(file: BinaryIO, source: TensorSource) -> None:
+    name, dtype, shape, produce = source
+    written = 0
+    for chunk in produce():
+        written += file.write(chunk)
+    if written != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError(f"{name}: {written} bytes were produced for {dtype} {shape}")
 
 
 def _header(sources: list[TensorSource], metadata: Mapping[str, str]) -> bytes:
@@ -196,11 +235,3 @@ def _header(sources: list[TensorSource], metadata: Mapping[str, str]) -> bytes:
         at = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     return text + b" " * (-len(text) % ALIGNMENT)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

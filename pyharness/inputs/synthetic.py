@@ -1,12 +1,13 @@
-"""Synthetic models: a configuration and descriptions of tensors, and a numpy mirror of the library's generator.
+"""Synthetic models: configurations, descriptions of tensors, a mirror of the library's generator.
 
-The generator is counter-based: 64-bit words keyed by seed, tensor name and index, so every backend and thread makes any
-element by itself. ``generate`` gives the bytes that ``native/arith/synth.h`` gives.
+The generator is counter-based: 64-bit words keyed by seed, tensor name and index, so every backend
+and thread makes any element by itself. ``generate`` and native/arith/synth.h give the same bytes.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -35,14 +36,15 @@ WORD = (1 << 64) - 1
 SCALE_STREAM = 1 << 40  # word that the first group's scale comes from
 
 
-# ---- configurations ------------------------------------------------------------------------------------------------
+# ---- configurations ------------------------------------------------------------------------------
 
 
 def config_of(family: str, size: str) -> ModelConfig:
     """InputError for a family or size that does not exist."""
     if family not in FAMILIES or size not in SIZES:
         raise InputError(
-            f"no synthetic model {family!r} of size {size!r}: families {', '.join(FAMILIES)}; sizes {', '.join(SIZES)}"
+            f"no synthetic model {family!r} of size {size!r}: families are {', '.join(FAMILIES)}, "
+            f"sizes {', '.join(SIZES)}"
         )
     layers = {"tiny": 8 if family == "hybrid" else 4, "mid": 16, "27b": 64}[size]
     kinds = {
@@ -53,8 +55,8 @@ def config_of(family: str, size: str) -> ModelConfig:
     return ModelConfig(**_DIMENSIONS[size], **_COMMON, layer_kinds=tuple(kinds))
 
 
-_COMMON = {"conv_kernel": 4, "tied": False, "rms_eps": 1e-6, "rope_theta": 1e7}
-_DIMENSIONS = {
+_COMMON: dict[str, Any] = {"conv_kernel": 4, "tied": False, "rms_eps": 1e-6, "rope_theta": 1e7}
+_DIMENSIONS: dict[str, dict[str, Any]] = {
     "tiny": {
         "hidden": 160, "intermediate": 352, "vocab": 512,
         "q_heads": 4, "kv_heads": 2, "head_dim": 64, "rotary_dim": 16,
@@ -73,9 +75,9 @@ _DIMENSIONS = {
 }  # fmt: skip
 
 
-# ---- descriptions --------------------------------------------------------------------------------------------------
+# ---- descriptions --------------------------------------------------------------------------------
 
-# type, offset, scale of the float tensors: value = offset + scale * uniform[-1, 1)
+# Type, offset and scale of the float tensors: value = offset + scale * uniform[-1, 1).
 _FLOATS = {
     "embed_tokens.weight": (TensorType.BF16, 0.0, 1.0),
     "input_layernorm.weight": (TensorType.BF16, 0.0, 0.25),
@@ -85,7 +87,7 @@ _FLOATS = {
     "q_norm.weight": (TensorType.BF16, 0.4, 0.25),
     "k_norm.weight": (TensorType.BF16, 0.4, 0.25),
     "conv1d.weight": (TensorType.BF16, 0.0, 0.8),
-    "A_log": (TensorType.F32, (math.log(6.0) + math.log(0.05)) / 2, (math.log(6.0) - math.log(0.05)) / 2),
+    "A_log": (TensorType.F32, math.log(6.0 * 0.05) / 2, math.log(6.0 / 0.05) / 2),  # A: 0.05 .. 6
     "dt_bias": (TensorType.F32, -1.5, 2.5),
 }
 _GAINS = {HEAD: 2.5, "in_proj_b.weight": 1.5, "o_proj.weight": 1.5}  # others 1
@@ -109,9 +111,14 @@ def _describe(expected: Expected, seed: int) -> ModelTensor:
     std = gain / math.sqrt(expected.shape[1])
     if expected.q4:
         return ModelTensor(
-            expected.name, TensorType.Q4, expected.shape, synth=Synth(seed, key, 0.0, _f32(std / NIBBLE_RMS))
+            expected.name,
+            TensorType.Q4,
+            expected.shape,
+            synth=Synth(seed, key, 0.0, _f32(std / NIBBLE_RMS)),
         )
-    synth = Synth(seed, key, 0.0, _f32(std * math.sqrt(3.0)))  # a uniform number's std is scale / sqrt(3)
+    synth = Synth(
+        seed, key, 0.0, _f32(std * math.sqrt(3.0))
+    )  # a uniform number's std is scale / sqrt(3)
     return ModelTensor(expected.name, TensorType.F32, expected.shape, synth=synth)
 
 
@@ -119,7 +126,7 @@ def _f32(value: float) -> float:
     return float(np.float32(value))
 
 
-# ---- the generator -------------------------------------------------------------------------------------------------
+# ---- the generator -------------------------------------------------------------------------------
 
 
 def fnv1a(text: str) -> int:
@@ -143,15 +150,19 @@ def words(synth: Synth, first: int, count: int) -> np.ndarray:
 
 
 def generate(tensor: ModelTensor) -> ModelTensor:
-    """The tensor with the bytes that its description stands for; as it is when it has bytes already."""
+    """The tensor with the bytes that its description stands for; unchanged when it has bytes."""
     if tensor.synth is None:
         return tensor
     count = math.prod(tensor.shape)
     if tensor.type == TensorType.Q4:
         return _generate_q4(tensor, tensor.synth, count)
-    z = ((words(tensor.synth, 0, count) >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float32)
+    z = ((words(tensor.synth, 0, count) >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(
+        np.float32
+    )
     z *= np.float32(2.0**-23)
-    values = (np.float32(tensor.synth.scale) * z + np.float32(tensor.synth.offset)).reshape(tensor.shape)
+    values = (np.float32(tensor.synth.scale) * z + np.float32(tensor.synth.offset)).reshape(
+        tensor.shape
+    )
     if tensor.type == TensorType.F16:
         values = values.astype(np.float16)
     elif tensor.type == TensorType.BF16:
@@ -165,6 +176,8 @@ def _generate_q4(tensor: ModelTensor, synth: Synth, count: int) -> ModelTensor:
     scale_words = words(synth, SCALE_STREAM, count // GROUP)
     spread = (scale_words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-25)
     magnitudes = (np.float32(synth.scale) * (np.float32(0.75) + spread)).astype(np.float16)
-    # The mean nibble is -0.5: without random signs a shift common to all rows would grow from layer to layer.
+    # Random signs: nibbles have the mean -0.5, and a shift common to all rows would grow by layer.
     scales = np.where(scale_words & np.uint64(1), -magnitudes, magnitudes)
-    return ModelTensor(tensor.name, tensor.type, tensor.shape, nibbles, scales.reshape(rows, cols // GROUP))
+    return ModelTensor(
+        tensor.name, tensor.type, tensor.shape, nibbles, scales.reshape(rows, cols // GROUP)
+    )

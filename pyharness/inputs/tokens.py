@@ -1,4 +1,6 @@
-"""Token ids from files: .npy, .txt, or text through the checkpoint's tokenizer (as bytes for a synthetic model)."""
+"""Token ids from files: .npy, .txt, or text through the checkpoint's tokenizer. A synthetic model
+reads text as bytes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ LARGEST_TEXT = 1 << 26  # bytes
 
 
 def read_tokens(path: Path, vocab: int) -> tuple[int, ...]:
-    """Ids from a .npy file (integers, 1-D) or a .txt file (separated by white space), each in 0 .. vocab - 1."""
+    """Ids in 0 .. vocab - 1, from .npy (integers, 1-D) or .txt (separated by white space)."""
     if path.suffix == ".npy":
         return _checked(path, _npy(path), vocab)
     if path.suffix == ".txt":
@@ -27,14 +29,18 @@ def read_tokens(path: Path, vocab: int) -> tuple[int, ...]:
 def read_text(path: Path, spec: ModelSpec, vocab: int) -> tuple[int, ...]:
     """Ids of a UTF-8 text, without added special tokens."""
     if spec.kind == "pack":
-        raise InputError(f"{spec.path}: a pack has no tokenizer; give --tokens, or --model with the checkpoint's folder")
+        raise InputError(
+            f"{spec.path}: a pack has no tokenizer; give --tokens, or the checkpoint as --model"
+        )
     data = _bytes(path)
     if spec.kind == "synthetic":
         return _checked(path, list(data), vocab)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise InputError(f"{path}: not UTF-8 text: byte {data[e.start]:#04x} at offset {e.start}") from None
+        raise InputError(
+            f"{path}: not UTF-8 text: byte {data[e.start]:#04x} at offset {e.start}"
+        ) from None
     return _checked(path, _encode(text, Path(spec.path) / TOKENIZER), vocab)
 
 
@@ -45,7 +51,10 @@ def _checked(path: Path, ids: list[int], vocab: int) -> tuple[int, ...]:
         raise InputError(f"{path}: {len(ids)} tokens are more than {MOST_TOKENS}")
     for position, token in enumerate(ids):
         if not 0 <= token < vocab:
-            raise InputError(f"{path}: token {token} at position {position} is outside the vocabulary, 0 to {vocab - 1}")
+            raise InputError(
+                f"{path}: token {token} at position {position} is outside the vocabulary, "
+                f"0 to {vocab - 1}"
+            )
     return tuple(ids)
 
 
@@ -96,12 +105,16 @@ def _encode(text: str, tokenizer: Path) -> list[int]:
         from tokenizers import Tokenizer
     except ImportError:
         raise InputError(
-            "--text needs the tokenizers package: pip install '.[tokenizers]' in this project's folder"
+            "--text needs the tokenizers package: run pip install '.[tokenizers]' in this project"
         ) from None
     if not tokenizer.is_file():
-        raise InputError(f"{tokenizer}: missing; --text needs the checkpoint's tokenizer, or give --tokens")
+        raise InputError(
+            f"{tokenizer}: missing; --text needs the checkpoint's tokenizer, or give --tokens"
+        )
     try:
-        ids: list[int] = Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
+        ids: list[int] = (
+            Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
+        )
     except Exception as e:  # the package raises nothing narrower
         raise InputError(f"{tokenizer}: not a tokenizer: {str(e).splitlines()[0]}") from None
     return ids

@@ -1,6 +1,7 @@
-"""The golden models as checkpoint folders: ``golden(name)``; ``python -m pyharness.tests.goldens`` prints where they are.
+"""The golden models as checkpoint folders: ``golden(name)``.
 
-The weights are stored compressed. They are unpacked once, under build/golden, checked against their SHA-256.
+The weights are stored compressed. They are unpacked once, under build/golden, and checked against
+their SHA-256; ``python -m pyharness.tests.goldens`` does it for all and prints where they are.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STATE_BOUND = 5e-5
 
 @cache
 def golden(name: str) -> Path:
-    """A folder with the checkpoint (config.json, model.safetensors) and the tokens of one golden model."""
+    """A folder with the checkpoint (config.json, model.safetensors) and the tokens of a model."""
     folder = ROOT / "build" / "golden" / name
     weights = folder / WEIGHTS
     if not (weights.exists() and _sha256(weights.read_bytes()) == SHA256[name]):

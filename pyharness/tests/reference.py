@@ -1,8 +1,8 @@
-"""An obvious float64 Qwen3.5 decoder, one token at a time: the oracle of the tests. Formulas only, no speed.
+"""An obvious float64 Qwen3.5 decoder, one token at a time: the oracle of the tests.
 
-``Reference(model).step(token)`` gives the hidden state after the final norm and the logits; ``states`` holds what the
-library's state_read gives. Dimensions: H hidden, V vocabulary, Hq / Hkv query / KV heads of D, Hk / Hv key / value heads of
-dk / dv, K convolution taps, R rotary dimensions.
+``Reference(model).step(token)`` gives the hidden state after the final norm and the logits;
+``states`` holds what the library's state_read gives. H hidden, V vocabulary, Hq / Hkv query / KV
+heads of D, Hk / Hv key / value heads of dk / dv, K convolution taps, R rotary dimensions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pyharness.inputs.layout import EMBEDDING, HEAD, ROPE, LayerKind, Model, ModelConfig, ModelTensor, TensorType
+from pyharness.inputs.layout import (
+    EMBEDDING,
+    HEAD,
+    ROPE,
+    LayerKind,
+    Model,
+    ModelConfig,
+    ModelTensor,
+    TensorType,
+)
 from pyharness.inputs.quantize import dequantize, to_float32
 from pyharness.inputs.synthetic import generate
 
@@ -74,7 +83,12 @@ class Gdn:
         o = np.einsum("hkv,hk->hv", self.S, q)
 
         z = (w["in_proj_z.weight"] @ h).reshape(o.shape)
-        t = o / np.sqrt(np.mean(o * o, axis=1, keepdims=True) + c.rms_eps) * w["norm.weight"] * silu(z)
+        t = (
+            o
+            / np.sqrt(np.mean(o * o, axis=1, keepdims=True) + c.rms_eps)
+            * w["norm.weight"]
+            * silu(z)
+        )
         return w["out_proj.weight"] @ t.reshape(-1)
 
     def states(self) -> dict[str, np.ndarray]:
@@ -84,7 +98,9 @@ class Gdn:
 class Attention:
     """A full-attention layer. keys (after norm and rotary) and values: [Hkv, position, D]."""
 
-    def __init__(self, config: ModelConfig, w: Mapping[str, np.ndarray], inv_freq: np.ndarray) -> None:
+    def __init__(
+        self, config: ModelConfig, w: Mapping[str, np.ndarray], inv_freq: np.ndarray
+    ) -> None:
         self.c, self.w, self.inv_freq = config, w, inv_freq
         self.keys = np.zeros((config.kv_heads, 0, config.head_dim))
         self.values = np.zeros((config.kv_heads, 0, config.head_dim))
@@ -113,7 +129,9 @@ class Attention:
         angle = position * self.inv_freq
         cos, sin = np.cos(angle), np.sin(angle)
         first, second, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=1)
+        return np.concatenate(
+            [first * cos - second * sin, second * cos + first * sin, rest], axis=1
+        )
 
     def states(self) -> dict[str, np.ndarray]:
         return {"keys": self.keys, "values": self.values}
@@ -124,7 +142,7 @@ def rms(x: np.ndarray, w: np.ndarray, eps: float) -> np.ndarray:
 
 
 class Reference:
-    """``exact_rotary``: rotary frequencies in float64, as the golden data has them, not the model's float32 ones."""
+    """``exact_rotary``: frequencies in float64, as the golden data has them, not the model's."""
 
     def __init__(self, model: Model, exact_rotary: bool = False) -> None:
         self.c, self.w = model.config, weights(model)
@@ -132,12 +150,16 @@ class Reference:
         exact = self.c.rope_theta ** (-2.0 * np.arange(r // 2) / r)
         inv_freq = exact if exact_rotary else self.w.get(ROPE, exact)
         self.mixers: list[Gdn | Attention] = []
-        self.residual: list[np.ndarray] = []  # of the last token: the embedding, then after each layer
+        self.residual: list[
+            np.ndarray
+        ] = []  # of the last token: the embedding, then after each layer
         for i, kind in enumerate(self.c.layer_kinds):
             if kind == LayerKind.GDN:
                 self.mixers.append(Gdn(self.c, self._part(f"model.layers.{i}.linear_attn.")))
             else:
-                self.mixers.append(Attention(self.c, self._part(f"model.layers.{i}.self_attn."), inv_freq))
+                self.mixers.append(
+                    Attention(self.c, self._part(f"model.layers.{i}.self_attn."), inv_freq)
+                )
 
     def step(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """h_out [H] and logits [V] of the next position."""
@@ -166,4 +188,6 @@ class Reference:
         return [mixer.states() for mixer in self.mixers]
 
     def _part(self, prefix: str) -> dict[str, np.ndarray]:
-        return {name.removeprefix(prefix): v for name, v in self.w.items() if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): v for name, v in self.w.items() if name.startswith(prefix)
+        }

@@ -1,4 +1,4 @@
-"""The project's own promises: the fixed top level, exact pins, hashed locks, and one clear line for each missing tool."""
+"""The project's own promises: top level, exact pins, hashed locks, one line for a missing tool."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def project_pins() -> set[str]:
 
 
 def locked_pins(name: str) -> dict[str, int]:
-    """"name==version" -> number of hashes."""
+    """ "name==version" -> number of hashes."""
     text = (ROOT / name).read_text()
-    blocks = re.findall(r"^([a-z0-9.-]+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)", text, re.M)
+    blocks = re.findall(
+        r"^([a-z0-9.-]+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)", text, re.M
+    )
     return {pin: hashes.count("--hash") for pin, hashes in blocks}
 
 
@@ -54,7 +56,9 @@ def test_every_pin_is_exact_and_locked_with_hashes() -> None:
 @pytest.mark.parametrize("name", LOCKS)
 def test_lock_holds_nothing_but_pins_and_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
-    rest = re.sub(r"^[a-z0-9.-]+==\S+ \\$|^    --hash=sha256:[0-9a-f]{64}( \\)?$|^#.*$", "", text, flags=re.M)
+    rest = re.sub(
+        r"^[a-z0-9.-]+==\S+ \\$|^    --hash=sha256:[0-9a-f]{64}( \\)?$|^#.*$", "", text, flags=re.M
+    )
     assert rest.strip() == ""
     assert "://" not in text
 
@@ -90,7 +94,9 @@ def test_each_missing_tool_is_one_line(tools: Path) -> None:
     lines = result.stderr.splitlines()
     assert result.returncode == 1
     assert len(lines) == 3
-    for line, name, remedy in zip(lines, ("Python", "make", "C++17"), ("python3", "make", "g++"), strict=True):
+    for line, name, remedy in zip(
+        lines, ("Python", "make", "C++17"), ("python3", "make", "g++"), strict=True
+    ):
         assert line.startswith("missing: ")
         assert name in line
         assert f"install {remedy}" in line
@@ -127,12 +133,19 @@ def test_this_machine_has_the_tools() -> None:
 
 @pytest.mark.parametrize(
     ("version", "needed", "taken"),
-    [("3.22.0", "3.22", True), ("3.100.1", "3.22", True), ("3.9.9", "3.22", False), ("", "3.22", False)],
+    [
+        ("3.22.0", "3.22", True),
+        ("3.100.1", "3.22", True),
+        ("3.9.9", "3.22", False),
+        ("", "3.22", False),
+    ],
 )
 def test_new_enough(tmp_path: Path, version: str, needed: str, taken: bool) -> None:
     fake(tmp_path, "cmake", f"echo cmake version {version}")
     path = f"{tmp_path}:/usr/bin:/bin"
     command = [str(ROOT / ".ci/new-enough.sh"), "cmake", needed]
-    result = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command, env={"PATH": path}, capture_output=True, text=True, check=False
+    )
     assert (result.stdout.strip() == str(tmp_path / "cmake")) is taken
     assert (result.returncode == 0) is taken

@@ -1,9 +1,10 @@
 """The gate: the only place that hands out the bytes of a library.
 
-The bytes are copied into memory that nobody can change any more (a sealed memfd), and the digest is taken of those very
-bytes: what was checked is what a worker loads. A baseline comes out of the archive only when the log is consistent with its
-pin, the log entry is in the pinned part, manifest and index belong to it, and the bytes have the digest of the entry.
-Whatever does not match is a GateRefusal; no option turns it into anything else.
+The bytes are copied into memory that nobody can change any more (a sealed memfd), and the digest is
+taken of those very bytes: what was checked is what a worker loads. A baseline comes out of the
+archive only when the log is consistent with its pin, the log entry is in the pinned part, manifest
+and index belong to it, and the bytes have the digest of the entry. Whatever does not match is a
+GateRefusal; no option turns it into anything else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pyharness.values import Digest
 
 @dataclass(frozen=True)
 class SealedLibrary:
-    """Verified bytes, open for reading. Give ``fd`` to the worker that loads them (``pass_fds``); close after use."""
+    """Verified bytes, open for reading. Give ``fd`` to the worker that loads them (``pass_fds``);
+    close after use.
+    """
 
     digest: Digest
     size_bytes: int
@@ -75,8 +78,11 @@ class SealedLibrary:
 
 
 def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrary:
-    """A library out of the archive. ``reference``: a label, ``accepted``, a digest of a library or of a manifest, or
-    "" for the baseline: the library accepted last, or, when none was, the one added last."""
+    """A library out of the archive.
+
+    ``reference``: a label, ``accepted``, the digest of a library or of a manifest, or "" for the
+    baseline: the library accepted last, or, when none was, the one added last.
+    """
     with open_archive(archive, pin) as (tree, snapshot):
         index = _resolve(archive, snapshot, reference)
         entry = snapshot.entries[index]
@@ -125,7 +131,7 @@ def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
     )
 
 
-# ---- which entry --------------------------------------------------------------------------------------------------
+# ---- which entry ---------------------------------------------------------------------------------
 
 
 def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
@@ -140,7 +146,8 @@ def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
         named = [i for i, e in entries if bare in (e.library.hex, e.manifest.hex)]
         if not named:
             raise GateRefusal(
-                f"{archive}/log: expected an entry for sha256:{bare}, found none among {len(entries)}"
+                f"{archive}/log: expected an entry for sha256:{bare}, found none among "
+                f"{len(entries)}"
             )
         return named[0]
     if reference == layout.ACCEPTED_TAG:
@@ -157,12 +164,16 @@ def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
 
 
 def _check_pinned(tree: Tree, snapshot: Snapshot, index: int) -> None:
-    """Whoever can write the archive but not the pin can append entries: such a one never becomes a baseline."""
+    """Whoever can write the archive but not the pin can append entries: such a one never becomes a
+    baseline.
+    """
     if index >= snapshot.pin.size:
         entry = snapshot.entries[index]
         raise GateRefusal(
-            f"{tree.path}/log: {entry.label} ({entry.library}) is entry {index}, the pin covers {snapshot.pin.size}: "
-            f"repeat the add or accept that was interrupted, or restore the archive from version control"
+            f"{tree.path}/log: {entry.label} ({entry.library}) is entry {index}, the pin covers "
+            f"{snapshot.pin.size}: "
+            "repeat the add or accept that was interrupted, or restore the archive from version "
+            "control"
         )
 
 
@@ -173,13 +184,15 @@ def _check_rolling_copy(tree: Tree, snapshot: Snapshot, opened: Digest) -> None:
         checks.check_blob(tree, accepted[-1].library, accepted[-1].size_bytes)
 
 
-# ---- sealed bytes -------------------------------------------------------------------------------------------------
+# ---- sealed bytes --------------------------------------------------------------------------------
 
 
 def _seal(
     source: int, expected: Digest, name: str
 ) -> tuple[io.FileIO, int, tempfile.TemporaryDirectory[str] | None]:
-    """A copy of an open file that can no longer change, and its size. GateRefusal unless it has this digest."""
+    """A copy of an open file that can no longer change, and its size. GateRefusal unless it has
+    this digest.
+    """
     copy = None
     try:
         file = io.FileIO(_sealed_memory(source, expected))
@@ -211,7 +224,9 @@ def _sealed_memory(source: int, expected: Digest) -> int:
 
 
 def _private_copy(source: int, path: Path) -> int:
-    """A file that only this user can reach and nobody opens for writing, hashed and loaded through one descriptor."""
+    """A file that only this user can reach and nobody opens for writing, hashed and loaded through
+    one descriptor.
+    """
     writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
     try:
         _copy(source, writer)

@@ -1,4 +1,6 @@
-"""The checks that make up ``read_snapshot``; each refuses with the file, what was expected and what was found."""
+"""The checks that make up ``read_snapshot``; each refuses with the file, what was expected and what
+was found.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pyharness.archive import layout, merkle, tlog
 from pyharness.archive.entry import LogEntry
 from pyharness.archive.layout import Manifest, named
-from pyharness.archive.tlog import Checkpoint, Tile
+from pyharness.archive.tlog import Checkpoint
 from pyharness.archive.tree import Tree
 from pyharness.errors import GateRefusal
 from pyharness.files import TEMPORARY
@@ -26,9 +28,11 @@ def read_checkpoint(tree: Tree, files: Files) -> Checkpoint:
     for name in (layout.LAYOUT_FILE, layout.INDEX_FILE):
         if started and name not in files:
             raise GateRefusal(f"{tree.path / name}: is missing")
-    if layout.LAYOUT_FILE in files and (found := tree.read(layout.LAYOUT_FILE)) != layout.LAYOUT_BYTES:
+    found = tree.read(layout.LAYOUT_FILE) if layout.LAYOUT_FILE in files else layout.LAYOUT_BYTES
+    if found != layout.LAYOUT_BYTES:
         raise GateRefusal(
-            f"{tree.path / layout.LAYOUT_FILE}: expected {named(layout.LAYOUT_BYTES)}, found {named(found)}"
+            f"{tree.path / layout.LAYOUT_FILE}: expected {named(layout.LAYOUT_BYTES)}, found "
+            f"{named(found)}"
         )
     if not started:
         return tlog.EMPTY  # a pin that knows of more refuses this
@@ -50,15 +54,14 @@ def read_entries(tree: Tree, checkpoint: Checkpoint) -> tuple[bytes, ...]:
     root = merkle.root_of([merkle.leaf_hash(entry) for entry in raw])
     if root != checkpoint.root:
         raise GateRefusal(
-            f"{tree.path}/log: expected the root {checkpoint.root.hex()} of the checkpoint, found {root.hex()} "
+            f"{tree.path}/log: expected the root {checkpoint.root.hex()} of the checkpoint, found "
+            f"{root.hex()} "
             f"for its {checkpoint.size} entries"
         )
     return tuple(raw)
 
 
-def check_tiles(
-    tree: Tree, files: Files, checkpoint: Checkpoint, raw: Sequence[bytes]
-) -> None:
+def check_tiles(tree: Tree, files: Files, checkpoint: Checkpoint, raw: Sequence[bytes]) -> None:
     """Each file of the log holds what follows from the entries."""
     levels = tlog.hash_levels(raw)
     for tile in tlog.tiles_of(checkpoint.size):
@@ -81,18 +84,19 @@ def check_consistency(
         proof = merkle.consistency_proof(mth, pin.size, checkpoint.size)
     except ValueError as e:
         raise GateRefusal(f"{tree.path}/log: {e}") from None
-    if not merkle.verify_consistency(
-        pin.size, pin.root, checkpoint.size, checkpoint.root, proof
-    ):
+    if not merkle.verify_consistency(pin.size, pin.root, checkpoint.size, checkpoint.root, proof):
         found = merkle.root_of([merkle.leaf_hash(entry) for entry in raw[: pin.size]])
         raise GateRefusal(
-            f"{tree.path}/log: is not a continuation of its pin: for the first {pin.size} entries expected the root "
+            f"{tree.path}/log: is not a continuation of its pin: for the first {pin.size} entries "
+            "expected the root "
             f"{pin.root.hex()}, found {found.hex()}"
         )
 
 
 def check_inclusion(tree: Tree, checkpoint: Checkpoint, index: int, entry: bytes) -> None:
-    """The entry is in the checkpoint's log at ``index``, by the proof that its stored tiles give."""
+    """The entry is in the checkpoint's log at ``index``, by the proof that its stored tiles
+    give.
+    """
     mth = tlog.range_hashes(lambda tile: tree.read(f"log/{tile.path}"), checkpoint.size)
     leaf = merkle.leaf_hash(entry)
     try:
@@ -101,7 +105,8 @@ def check_inclusion(tree: Tree, checkpoint: Checkpoint, index: int, entry: bytes
         raise GateRefusal(f"{tree.path}/log: {e}") from None
     if not merkle.verify_inclusion(leaf, index, checkpoint.size, checkpoint.root, proof):
         raise GateRefusal(
-            f"{tree.path}/log: expected the root {checkpoint.root.hex()}, but entry {index} with the hash "
+            f"{tree.path}/log: expected the root {checkpoint.root.hex()}, but entry {index} with "
+            "the hash "
             f"{leaf.hex()} does not lead to it"
         )
 
@@ -109,7 +114,9 @@ def check_inclusion(tree: Tree, checkpoint: Checkpoint, index: int, entry: bytes
 def read_manifests(
     tree: Tree, entries: Sequence[LogEntry]
 ) -> tuple[tuple[Manifest, ...], tuple[int, ...]]:
-    """The manifest of each entry and its size in bytes; each has its digest and says what its entry says."""
+    """The manifest of each entry and its size in bytes; each has its digest and says what its entry
+    says.
+    """
     manifests, sizes = [], []
     for i, entry in enumerate(entries):
         path = tree.path / layout.blob_path(entry.manifest)
@@ -156,14 +163,17 @@ def check_blob(tree: Tree, digest: Digest, size_bytes: int) -> None:
     found, size = tree.sha256(path)
     if (found, size) != (digest, size_bytes):
         raise GateRefusal(
-            f"{tree.path / path}: expected {digest} of {size_bytes} bytes, found {found} of {size} bytes"
+            f"{tree.path / path}: expected {digest} of {size_bytes} bytes, found {found} of {size} "
+            "bytes"
         )
 
 
 def classify(
     tree: Tree, files: Files, checkpoint: Checkpoint, blobs: Mapping[Digest, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Blobs that nothing refers to, and leftovers of an interrupted add. Missing and foreign files are refused."""
+    """Blobs that nothing refers to, and leftovers of an interrupted add. Missing and foreign files
+    are refused.
+    """
     expected = {CHECKPOINT_FILE, layout.LAYOUT_FILE, layout.INDEX_FILE}
     expected |= {f"log/{tile.path}" for tile in tlog.tiles_of(checkpoint.size)}
     expected |= {_present(tree, files, digest, size) for digest, size in blobs.items()}
@@ -185,5 +195,7 @@ def _present(tree: Tree, files: Files, digest: Digest, size: int) -> str:
     if path not in files:
         raise GateRefusal(f"{tree.path / path}: is missing")
     if (found := files[path].st_size) != size:
-        raise GateRefusal(f"{tree.path / path}: expected {digest} of {size} bytes, found {found} bytes")
+        raise GateRefusal(
+            f"{tree.path / path}: expected {digest} of {size} bytes, found {found} bytes"
+        )
     return path

@@ -62,14 +62,18 @@ def open_archive(archive: Path, pin: Path) -> Iterator[tuple[Tree, Snapshot]]:
     if not os.path.lexists(archive):
         pinned = read_pin(pin)
         if pinned and pinned.size:
-            raise GateRefusal(f"{archive}: expected a log of {pinned.size} entries ({pin}), found no archive")
+            raise GateRefusal(
+                f"{archive}: expected a log of {pinned.size} entries ({pin}), found no archive"
+            )
         raise InputError(f"{archive}: there is no archive; {HOW_TO_ADD}")
     with locked(archive, exclusive=False) as tree:
         yield tree, read_snapshot(tree, pin)
 
 
 def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
-    """Checks the whole archive against its pin; ``deep`` reads every blob. GateRefusal at the first fault."""
+    """Checks the whole archive against its pin; ``deep`` reads every blob. GateRefusal at the first
+    fault.
+    """
     with open_archive(archive, pin) as (tree, snapshot):
         hashed = 0
         for digest, size in snapshot.blobs.items() if deep else ():

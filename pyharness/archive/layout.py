@@ -1,6 +1,7 @@
 """The OCI image layout 1.1: descriptors, one manifest for each library, the index, the annotations.
 
-Everything here is pure: values to canonical bytes and back. Media types carry a version; a changed meaning gets a new one.
+Everything here is pure: values to canonical bytes and back. Media types carry a version; a changed
+meaning gets a new one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def check_label(label: str) -> str:
     """A label is a tag in the index: letters, digits, dots, dashes and underscores."""
     if not _LABEL.fullmatch(label):
         raise InputError(
-            f"label {label!r}: use up to 63 letters, digits, '.', '_' and '-', a letter or digit first"
+            f"label {label!r}: use up to 63 letters, digits, '.', '_' and '-', a letter or digit "
+            "first"
         )
     if label == ACCEPTED_TAG or re.fullmatch(r"[0-9a-f]{64}", label):
         raise InputError(f"label {label!r}: is reserved, choose another")
@@ -137,7 +139,9 @@ def library_layer(data: bytes, file_name: str, facts: LibraryFacts | None) -> La
 
 
 def require_shared_library(head: bytes, name: str) -> None:
-    """InputError unless a file that begins with these bytes is an ELF shared object. ``ELF_HEADER_BYTES`` are enough."""
+    """InputError unless a file that begins with these bytes is an ELF shared object.
+    ``ELF_HEADER_BYTES`` are enough.
+    """
     if not head:
         raise InputError(f"{name}: the file is empty")
     if head[:4] != b"\x7fELF" or len(head) < ELF_HEADER_BYTES:
@@ -159,7 +163,9 @@ def record_layer(data: bytes) -> Layer:
 
 
 def index_bytes(manifests: Sequence[tuple[Digest, int, str]]) -> bytes:
-    """The index over (digest, size, tag); an empty tag names nothing but keeps the manifest referenced."""
+    """The index over (digest, size, tag); an empty tag names nothing but keeps the manifest
+    referenced.
+    """
     listed: list[dict[str, Any]] = []
     for digest, size, tag in manifests:
         item: dict[str, Any] = {
@@ -173,7 +179,9 @@ def index_bytes(manifests: Sequence[tuple[Digest, int, str]]) -> bytes:
 
 
 def named(data: bytes) -> str:
-    """``sha256:<hex>`` of any bytes, for messages; no bytes have a name here, unlike anywhere else."""
+    """``sha256:<hex>`` of any bytes, for messages; no bytes have a name here, unlike anywhere
+    else.
+    """
     return f"sha256:{hashlib.sha256(data).hexdigest()}" if data else "an empty file"
 
 

@@ -1,7 +1,9 @@
-"""The Merkle tree of RFC 6962, section 2.1, with SHA-256: roots, inclusion proofs and consistency proofs.
+"""The Merkle tree of RFC 6962, section 2.1, with SHA-256: roots, inclusion proofs and consistency
+proofs.
 
-Makers of proofs ask for hashes of ranges of leaves, ``mth(lo, hi)`` = MTH(D[lo:hi]), so that they work on a list of leaves
-and on stored tiles alike. Checkers take only what a stranger would have: sizes, roots, a leaf's hash and the proof.
+Makers of proofs ask for hashes of ranges of leaves, ``mth(lo, hi)`` = MTH(D[lo:hi]), so that they
+work on a list of leaves and on stored tiles alike. Checkers take only what a stranger would have:
+sizes, roots, a leaf's hash and the proof.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 RangeHash = Callable[[int, int], bytes]  # (lo, hi) -> MTH(D[lo:hi]), 32 bytes; lo < hi
 
-EMPTY_ROOT = hashlib.sha256(b"").digest()  # MTH of no leaves: the one place where this hash is right
+EMPTY_ROOT = hashlib.sha256(b"").digest()  # MTH of no leaves: here this hash is right
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -23,12 +25,16 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def split(count: int) -> int:
-    """The largest power of two below ``count`` (count >= 2): how many leaves the left subtree has."""
+    """The largest power of two below ``count`` (count >= 2): how many leaves the left subtree
+    has.
+    """
     return 1 << ((count - 1).bit_length() - 1)
 
 
 def root_of(hashes: Sequence[bytes]) -> bytes:
-    """The root over consecutive hashes of one height, pairing neighbours; an odd one rises as it is."""
+    """The root over consecutive hashes of one height, pairing neighbours; an odd one rises as it
+    is.
+    """
     if not hashes:
         return EMPTY_ROOT
     level = list(hashes)
@@ -39,7 +45,9 @@ def root_of(hashes: Sequence[bytes]) -> bytes:
 
 
 def inclusion_proof(mth: RangeHash, index: int, size: int) -> tuple[bytes, ...]:
-    """The siblings on the way from leaf ``index`` to the root of the tree of ``size`` leaves, lowest first."""
+    """The siblings on the way from leaf ``index`` to the root of the tree of ``size`` leaves,
+    lowest first.
+    """
     if not 0 <= index < size:
         raise ValueError(f"no leaf {index} in a tree of {size}")
     siblings, lo, hi = [], 0, size
@@ -61,7 +69,7 @@ def verify_inclusion(
     if not 0 <= index < size:
         return False
     hash_, last, remaining = leaf, size - 1, list(reversed(proof))
-    while last:  # one turn a level: index and last are positions of the leaf and of the last node there
+    while last:  # one turn a level: index is our node's position on it, last the last node's
         if index & 1 or index < last:
             if not remaining:
                 return False
@@ -72,7 +80,9 @@ def verify_inclusion(
 
 
 def consistency_proof(mth: RangeHash, old_size: int, size: int) -> tuple[bytes, ...]:
-    """What shows that the tree of ``old_size`` leaves is the beginning of the tree of ``size`` leaves."""
+    """What shows that the tree of ``old_size`` leaves is the beginning of the tree of ``size``
+    leaves.
+    """
     if not 0 <= old_size <= size:
         raise ValueError(f"a tree of {old_size} cannot be the beginning of a tree of {size}")
     if old_size in (0, size):
@@ -109,7 +119,7 @@ def verify_consistency(
         if not remaining:
             return False
         old_hash = new_hash = remaining.pop()
-    else:  # the old tree is one complete subtree: its root is the seed and is not repeated in the proof
+    else:  # the old tree is one complete subtree: its root is the seed, the proof leaves it out
         old_hash = new_hash = old_root
     while last:
         if index & 1 or index < last:

@@ -1,8 +1,10 @@
-"""One consistent, verified view of an archive: what ``read_snapshot`` returns has been checked against the pin.
+"""One consistent, verified view of an archive: what ``read_snapshot`` returns has been checked
+against the pin.
 
-The log is the truth. The checkpoint is the root of its entries; the pin, kept outside of the archive, is a beginning of it;
-every tile follows from the entries, every manifest belongs to its entry, and the index follows from both, down to the byte.
-Only the bytes of the libraries and records are left: ``checks.check_blob`` reads those.
+The log is the truth. The checkpoint is the root of its entries; the pin, kept outside of the
+archive, is a beginning of it; every tile follows from the entries, every manifest belongs to its
+entry, and the index follows from both, down to the byte. Only the bytes of the libraries and
+records are left: ``checks.check_blob`` reads those.
 """
 
 from __future__ import annotations
@@ -34,17 +36,21 @@ class Snapshot:
     manifest_sizes: tuple[int, ...]
     blobs: dict[Digest, int]  # referenced: digest -> size
     orphans: tuple[str, ...]  # blobs that nothing refers to
-    leftovers: tuple[str, ...]  # of an interrupted add: temporary files, tiles beyond the checkpoint
+    leftovers: tuple[str, ...]  # of an interrupted add: temporary files, tiles never reached
     writable: tuple[str, ...]  # files with a write permission, as after a checkout
 
     @property
     def unpinned(self) -> int:
-        """Entries beyond the pin: of an interrupted add, or somebody's who could not write the pin."""
+        """Entries beyond the pin: of an interrupted add, or somebody's who could not write the
+        pin.
+        """
         return self.checkpoint.size - self.pin.size
 
     @property
     def current(self) -> int | None:
-        """Position of the entry that names the baseline: the last accepted one, else the last added."""
+        """Position of the entry that names the baseline: the last accepted one, else the last
+        added.
+        """
         accepted = [i for i, e in enumerate(self.entries) if e.kind == "accepted"]
         return accepted[-1] if accepted else len(self.entries) - 1 if self.entries else None
 
@@ -76,7 +82,9 @@ def read_pin(path: Path) -> Checkpoint | None:
 
 
 def read_snapshot(tree: Tree, pin_path: Path) -> Snapshot:
-    """Reads and verifies everything but the bytes of libraries and records. GateRefusal at the first mismatch."""
+    """Reads and verifies everything but the bytes of libraries and records. GateRefusal at the
+    first mismatch.
+    """
     files = tree.files()
     checkpoint = checks.read_checkpoint(tree, files)
     pin = _required_pin(pin_path, checkpoint, tree.path)
@@ -92,8 +100,17 @@ def read_snapshot(tree: Tree, pin_path: Path) -> Snapshot:
     orphans, leftovers = checks.classify(tree, files, checkpoint, blobs)
     writable = (name for name, info in files.items() if stat.S_IMODE(info.st_mode) & 0o222)
     snapshot = Snapshot(
-        checkpoint, pin, raw, entries, manifests, sizes, blobs, orphans, leftovers, tuple(sorted(writable))
-    )  # fmt: skip
+        checkpoint=checkpoint,
+        pin=pin,
+        raw_entries=raw,
+        entries=entries,
+        manifests=manifests,
+        manifest_sizes=sizes,
+        blobs=blobs,
+        orphans=orphans,
+        leftovers=leftovers,
+        writable=tuple(sorted(writable)),
+    )
     if layout.INDEX_FILE in files:
         _check_index(tree, snapshot)
     return snapshot
@@ -104,23 +121,28 @@ def _required_pin(path: Path, checkpoint: Checkpoint, archive: Path) -> Checkpoi
     if pin is None:
         if checkpoint.size:
             raise GateRefusal(
-                f"{path}: is missing, and {archive} holds {checkpoint.size} log entries: restore it from version control"
+                f"{path}: is missing, and {archive} holds {checkpoint.size} log entries: restore "
+                "it from version control"
             )
         return tlog.EMPTY
     if pin.size > checkpoint.size:
         raise GateRefusal(
-            f"{archive}/log: is shorter than its pin: expected at least {pin.size} entries, found {checkpoint.size}"
+            f"{archive}/log: is shorter than its pin: expected at least {pin.size} entries, found "
+            f"{checkpoint.size}"
         )
     return pin
 
 
 def _check_index(tree: Tree, snapshot: Snapshot) -> None:
-    """The index follows from the log; after an interrupted add it may lack the one entry that is not pinned either."""
+    """The index follows from the log; after an interrupted add it may lack the one entry that is
+    not pinned either.
+    """
     size = snapshot.checkpoint.size
     expected, found = snapshot.index_after(size), tree.read(layout.INDEX_FILE)
     before = snapshot.index_after(size - 1) if snapshot.unpinned else expected
     if found not in (expected, before):
         raise GateRefusal(
-            f"{tree.path / layout.INDEX_FILE}: is not the index of this log: expected {named(expected)}, "
+            f"{tree.path / layout.INDEX_FILE}: is not the index of this log: expected "
+            f"{named(expected)}, "
             f"found {named(found)}"
         )

@@ -1,8 +1,9 @@
 """Adding a library to the archive and accepting one as the baseline.
 
-Order of an add: blobs, tiles, checkpoint, index, and the pin last. Each step is durable before the next begins and each
-file appears whole or not at all, so a process killed anywhere leaves an archive that verifies: what the checkpoint does not
-reach yet is a leftover that the next add clears, and an index or a pin one entry behind is brought up by it.
+Order of an add: blobs, tiles, checkpoint, index, and the pin last. Each step is durable before the
+next begins and each file appears whole or not at all, so a process killed anywhere leaves an
+archive that verifies: what the checkpoint does not reach yet is a leftover that the next add
+clears, and an index or a pin one entry behind is brought up by it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def add(
 ) -> Appended:
     """Puts a library into the archive for good; makes the archive if there is none.
 
-    ``facts``: what a worker saw of it. ``record``: the JSON of a run to keep with it. ``now``: seconds since 1970.
+    ``facts``: what a worker saw of it. ``record``: the JSON of a run to keep with it.
+    ``now``: seconds since 1970, in place of the clock.
     """
     layout.check_label(label)
     statement = _statement("added", label, why, record, now)
@@ -102,7 +104,9 @@ def add(
 def accept(
     archive: Path, pin: Path, library: Digest, *, record: bytes, why: str, now: float | None = None
 ) -> Appended:
-    """Makes a library of the archive the baseline; ``record`` is the JSON of the run that it is accepted for."""
+    """Makes a library of the archive the baseline; ``record`` is the JSON of the run that it is
+    accepted for.
+    """
     statement = _statement("accepted", "", why, record, now)
     if library.hex not in record.decode("utf-8"):
         raise InputError(f"the record does not speak of {library}: it is of another run")
@@ -124,12 +128,17 @@ def accept(
 
 
 def _statement(
-    kind: Literal["added", "accepted"], label: str, why: str, record: bytes | None, now: float | None
+    kind: Literal["added", "accepted"],
+    label: str,
+    why: str,
+    record: bytes | None,
+    now: float | None,
 ) -> _Statement:
     """Checks what a person gave before anything is written."""
     if not why.strip() or len(why) > WHY_MAX_CHARACTERS or not why.isprintable():
         raise InputError(
-            f"the reason must be one line of 1 to {WHY_MAX_CHARACTERS} printable characters, found {why[:60]!r}"
+            f"the reason must be one line of 1 to {WHY_MAX_CHARACTERS} printable characters, found "
+            f"{why[:60]!r}"
         )
     if record is not None:
         try:
@@ -148,8 +157,10 @@ def _settle(tree: Tree, pin: Path) -> tuple[Snapshot, tuple[str, ...]]:
     snapshot = read_snapshot(tree, pin)
     if snapshot.unpinned > 1:
         raise GateRefusal(
-            f"{tree.path}/log: expected at most one entry beyond the pin's {snapshot.pin.size}, as an interrupted add "
-            f"leaves it, found {snapshot.unpinned}: restore the archive or its pin from version control"
+            f"{tree.path}/log: expected at most one entry beyond the pin's {snapshot.pin.size}, as "
+            "an interrupted add "
+            f"leaves it, found {snapshot.unpinned}: restore the archive or its pin from version "
+            "control"
         )
     for leftover in snapshot.leftovers:
         remove(tree.path / leftover)
@@ -177,7 +188,8 @@ def _write_heads(tree: Tree, pin: Path, snapshot: Snapshot) -> None:
         make_directory(tree.path / layout.BLOBS)
         make_directory(tree.path / "log/tile")
         publish_once(tree.path / layout.LAYOUT_FILE, layout.LAYOUT_BYTES)
-    _write_changed(tree.path / layout.INDEX_FILE, snapshot.index_after(snapshot.checkpoint.size), 0o444)
+    index = snapshot.index_after(snapshot.checkpoint.size)
+    _write_changed(tree.path / layout.INDEX_FILE, index, 0o444)
     if not started:
         write_atomically(tree.path / checks.CHECKPOINT_FILE, tlog.EMPTY.text.encode(), 0o444)
     _write_changed(pin, snapshot.checkpoint.text.encode(), 0o644)
@@ -196,7 +208,9 @@ def _append(
     said: _Statement,
     settled: tuple[str, ...],
 ) -> Appended:
-    """Everything after the library's own blob. What was written is read back before index and pin name it."""
+    """Everything after the library's own blob. What was written is read back before index and pin
+    name it.
+    """
     _publish(tree, layout.EMPTY_CONFIG)
     record = layout.record_layer(said.record) if said.record is not None else None
     if said.record is not None:

@@ -4,8 +4,8 @@
     tile/<L>/<N>[.p/<W>]          up to 256 hashes of 32 bytes, each over 256**L entries
     tile/entries/<N>[.p/<W>]      up to 256 entries, each behind its length (big-endian uint16)
 
-Every width that a tile ever had keeps its file (``.p/1``, ``.p/2``, ...): nothing is rewritten and every file of a log of a
-given size is known beforehand, down to the byte, from its entries.
+Every width that a tile ever had keeps its file (``.p/1``, ``.p/2``, ...): nothing is rewritten and
+every file of a log of a given size is known beforehand, down to the byte, from its entries.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from pyharness.archive.merkle import (
 ORIGIN = "vllm-cuda/archive"
 WIDTH = 256  # hashes in a full tile, entries in a full bundle
 HASH_BYTES = 32
-ENTRY_MAX_BYTES = 0xFFFF
-_MAX_SIZE = 1 << 40  # a checkpoint that claims more entries than this is nonsense, and no loop runs over it
+_MAX_SIZE = 1 << 40  # entries; a checkpoint that claims more is nonsense
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,6 @@ class Tile:
         number = "/".join([f"x{part}" for part in parts[:-1]] + parts[-1:])
         level = "entries" if self.level < 0 else str(self.level)
         return f"tile/{level}/{number}" + (f".p/{self.width}" if self.width < WIDTH else "")
-
-    @classmethod
-    def parse(cls, path: str) -> Tile:
-        """ValueError unless ``path`` is what the property gives."""
-        match = re.fullmatch(
-            r"tile/(entries|[0-9]{1,2})/((?:x[0-9]{3}/){0,4}[0-9]{3})(?:\.p/([1-9][0-9]{0,2}))?", path
-        )
-        if not match:
-            raise ValueError(f"not the path of a tile: {path!r}")
-        level, number, width = match.groups()
-        tile = cls(
-            -1 if level == "entries" else int(level),
-            int(number.replace("x", "").replace("/", "")),
-            int(width or WIDTH),
-        )
-        if tile.path != path or tile.level > 63 or tile.width > WIDTH:
-            raise ValueError(f"not the path of a tile: {path!r}")
-        return tile
 
     @property
     def end(self) -> int:
@@ -164,7 +145,8 @@ def pack_bundle(entries: Sequence[bytes]) -> bytes:
 
 def unpack_bundle(data: bytes, count: int) -> list[bytes]:
     """ValueError unless the bundle holds exactly ``count`` entries and not a byte more."""
-    entries, offset = [], 0
+    entries: list[bytes] = []
+    offset = 0
     for _ in range(count):
         length = int.from_bytes(data[offset : offset + 2], "big")
         entry = data[offset + 2 : offset + 2 + length]
@@ -178,9 +160,10 @@ def unpack_bundle(data: bytes, count: int) -> list[bytes]:
 
 
 def range_hashes(read: Callable[[Tile], bytes], size: int) -> RangeHash:
-    """MTH(D[lo:hi]) of a log of this size, from the hashes in its tiles alone. ``read`` gives a tile's bytes.
+    """MTH(D[lo:hi]) of a log of this size, from the hashes in its tiles alone.
 
-    Any lo:hi that a proof asks for; a complete subtree of 2**k leaves is 2**(k % 8) neighbours in a tile of level k // 8.
+    For any lo:hi that a proof asks for. ``read`` gives a tile's bytes; a complete subtree of 2**k
+    leaves is 2**(k % 8) neighbours in a tile of level k // 8.
     """
     tiles: dict[Tile, bytes] = {}
 
@@ -196,9 +179,7 @@ def range_hashes(read: Callable[[Tile], bytes], size: int) -> RangeHash:
                     f"found {len(tiles[tile])}"
                 )
         at = position % WIDTH
-        hashes = [
-            tiles[tile][HASH_BYTES * i : HASH_BYTES * (i + 1)] for i in range(at, at + count)
-        ]
+        hashes = [tiles[tile][HASH_BYTES * i : HASH_BYTES * (i + 1)] for i in range(at, at + count)]
         return root_of(hashes)
 
     def mth(lo: int, hi: int) -> bytes:

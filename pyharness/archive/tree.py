@@ -1,7 +1,8 @@
 """Reading an archive's directory without ever following a symbolic link out of it.
 
-Files are opened relative to the archive's own descriptor, each part of the path with ``O_NOFOLLOW``, and read through the
-descriptor that was opened: nothing is checked under one name and used under another. Whatever fails is a GateRefusal.
+Files are opened relative to the archive's own descriptor, each part of the path with
+``O_NOFOLLOW``, and read through the descriptor that was opened: nothing is checked under one name
+and used under another. Whatever fails is a GateRefusal.
 """
 
 from __future__ import annotations
@@ -26,23 +27,21 @@ class Tree:
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
-        self._fd = fd
+        self._folders = {"": fd}  # open directories by relative path
+
+    def close(self) -> None:
+        for fd in self._folders.values():
+            os.close(fd)
+        self._folders.clear()
 
     def open(self, relative: str) -> int:
         """A descriptor for reading a regular file of the archive."""
-        *parents, name = relative.split("/")
-        directory = os.dup(self._fd)
+        folder, _, name = relative.rpartition("/")
         try:
-            for parent in parents:
-                inner = self._open_directory(parent, directory, relative)
-                os.close(directory)
-                directory = inner
-            return open_regular(name, follow=False, dir_fd=directory)
+            return open_regular(name, follow=False, dir_fd=self._folder(folder))
         except InputError as e:
             reason = str(e).removeprefix(f"{name}: ")
             raise GateRefusal(f"{self.path / relative}: {reason}") from None
-        finally:
-            os.close(directory)
 
     def read(self, relative: str) -> bytes:
         fd = self.open(relative)
@@ -65,9 +64,13 @@ class Tree:
             os.close(fd)
 
     def files(self) -> dict[str, os.stat_result]:
-        """Every file by its relative path. Anything but regular files and directories is refused."""
+        """Every file by its relative path. Anything but regular files and directories is
+        refused.
+        """
         found: dict[str, os.stat_result] = {}
-        for folder, folders, names, fd in os.fwalk(".", dir_fd=self._fd, onerror=self._refuse):
+        for folder, folders, names, fd in os.fwalk(
+            ".", dir_fd=self._folders[""], onerror=self._refuse
+        ):
             for name in (*folders, *names):
                 relative = os.path.normpath(os.path.join(folder, name))
                 try:
@@ -81,13 +84,16 @@ class Tree:
                     raise GateRefusal(f"{self.path / relative}: {kind} has no place in an archive")
         return found
 
-    def _open_directory(self, name: str, within: int, relative: str) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(name, flags, dir_fd=within)
-        except OSError as e:
-            reason = e.strerror if e.errno == errno.ENOENT else "passes through a symbolic link"
-            raise GateRefusal(f"{self.path / relative}: {reason}") from None
+    def _folder(self, relative: str) -> int:
+        if relative not in self._folders:
+            parent, _, name = relative.rpartition("/")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._folders[relative] = os.open(name, flags, dir_fd=self._folder(parent))
+            except OSError as e:
+                reason = e.strerror if e.errno == errno.ENOENT else "is not a directory"
+                raise GateRefusal(f"{self.path / relative}: {reason}") from None
+        return self._folders[relative]
 
     def _refuse(self, error: OSError) -> None:
         raise GateRefusal(f"{self.path / str(error.filename)}: {error.strerror}") from None
@@ -95,18 +101,21 @@ class Tree:
 
 @contextlib.contextmanager
 def locked(archive: Path, *, exclusive: bool) -> Iterator[Tree]:
-    """The archive, with a lock on its directory: readers together, a writer alone. GateRefusal if it is no directory."""
+    """The archive, with a lock on its directory: readers together, a writer alone. GateRefusal if
+    it is no directory.
+    """
     try:
         fd = os.open(archive, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as e:
         raise GateRefusal(f"{archive}: {e.strerror}") from None
+    tree = Tree(archive, fd)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         except OSError as e:
-            # Where the file system has no locks a reader may meet an add half-way: it then refuses, it never passes.
+            # Without locks a reader may meet an add half-way: it then refuses, it never passes.
             if exclusive or e.errno not in _NO_LOCKS_HERE:
                 raise InputError(f"{archive}: cannot be locked: {e.strerror}") from None
-        yield Tree(archive, fd)
+        yield tree
     finally:
-        os.close(fd)
+        tree.close()

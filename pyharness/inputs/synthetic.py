@@ -96,7 +96,11 @@ _GAINS = {HEAD: 2.5, "in_proj_b.weight": 1.5, "o_proj.weight": 1.5}  # others 1
 def synthetic_model(family: str, size: str, seed: int) -> Model:
     if not 0 <= seed <= WORD:
         raise InputError(f"seed {seed} is outside 0 to 2^64 - 1")
-    config = config_of(family, size)
+    return described_model(config_of(family, size), seed)
+
+
+def described_model(config: ModelConfig, seed: int) -> Model:
+    """A synthetic model of any dimensions."""
     tensors = [_describe(e, seed) for e in expected_tensors(config)]
     return Model(config, tensors + rope_tensor(config))
 

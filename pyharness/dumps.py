@@ -1,8 +1,9 @@
 """The three files of an arm: written as a whole or not at all, read back through memory maps.
 
-``h_out.npy`` [rows, H] and ``logits.npy`` [rows, V], float32, one row a recorded token. ``state.safetensors`` holds
-``position`` I64 [1], the tokens in the state, then layer by layer ``layers.N.S`` [Hv, dk, dv] and ``layers.N.conv``
-[conv_dim, K-1], or ``layers.N.keys`` and ``layers.N.values`` [Hkv, position, D], all F32.
+``h_out.npy`` [rows, H] and ``logits.npy`` [rows, V], float32, one row a recorded token.
+``state.safetensors`` holds ``position`` I64 [1], the tokens in the state, then layer by layer
+``layers.N.S`` [Hv, dk, dv] and ``layers.N.conv`` [conv_dim, K-1], or ``layers.N.keys`` and
+``layers.N.values`` [Hkv, position, D], all F32.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Floats = npt.NDArray[np.float32]
 
 
 def partial_folder(out: Path, owner: int) -> Path:
-    """Where a dump lies until it is whole. ``owner`` is the process that removes it when the writer dies."""
+    """Where a dump lies until it is whole; process ``owner`` removes it when the writer dies."""
     return out.parent / f".{out.name}.partial-{owner}"
 
 
 class DumpWriter:
-    """Rows one by one, the state, then ``commit``. Leaving the block without a commit leaves nothing behind."""
+    """Rows, the state, then ``commit``. Leaving the block without one leaves nothing behind."""
 
     def __init__(self, out: Path, rows: int, hidden: int, vocab: int, owner: int = 0) -> None:
         self._out, self._partial = out, partial_folder(out, owner or os.getpid())
@@ -95,7 +96,7 @@ class _NpyWriter:
         self.file: BinaryIO = path.open("xb")
         self.sha256 = hashlib.sha256()
         header = {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)}
-        np.lib.format.write_array_header_1_0(self, header)  # type: ignore[arg-type]
+        np.lib.format.write_array_header_1_0(self, header)
 
     def write(self, data: bytes | memoryview) -> None:
         self.file.write(data)
@@ -126,7 +127,7 @@ def _unwritable(out: Path, e: OSError) -> InputError:
     return InputError(f"{out}: cannot be written: {e.strerror or e}")
 
 
-# ---- reading back ---------------------------------------------------------------------------------------------------
+# ---- reading back --------------------------------------------------------------------------------
 
 
 def file_facts(folder: Path) -> tuple[FileFact, ...]:
@@ -159,7 +160,8 @@ class Dump:
         h_out, logits = arrays[H_OUT][""], arrays[LOGITS][""]
         for name, array in ((H_OUT, h_out), (LOGITS, logits)):
             if array.dtype != np.dtype("<f4") or array.ndim != 2:
-                raise InputError(f"{folder / name}: {array.dtype} {array.shape}, not float32 [rows, n]")
+                kind = f"{array.dtype} {array.shape}"
+                raise InputError(f"{folder / name}: {kind}, not float32 [rows, n]")
         if len(h_out) != len(logits):
             raise InputError(f"{folder}: {H_OUT} has {len(h_out)} rows, {LOGITS} has {len(logits)}")
         state = arrays[STATE]

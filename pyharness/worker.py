@@ -1,8 +1,9 @@
-"""The process that owns one library: one request on stdin, three files, one line of JSON (ArmResult) on stdout.
+"""The process that owns one library: a request on stdin, three files, an ArmResult on stdout.
 
-Started as ``python -I -m pyharness.worker`` where the package is installed; a runner that works from a plain checkout
-names the folder itself. What native code prints goes to stderr: only the worker holds the real stdout. The exit code is 0
-where the line says done or unsupported, else that of the error.
+Started as ``python -I -m pyharness.worker`` where the package is installed; a runner that works
+from a plain checkout names the folder itself. Request and result are one line of JSON each. What
+native code prints goes to stderr: only the worker holds the real stdout. The exit code is 0 where
+the line says done or unsupported, else that of the error.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> NoReturn:
     line = json.dumps(to_json(result)).encode() + b"\n"
     while line:
         line = line[os.write(reply, line) :]
-    # Not sys.exit: the dump is in place and said to be, no destructor of the library may add to that.
+    # Not sys.exit: the dump is in place and said to be; no destructor may add to that.
     os._exit(code)
 
 
@@ -70,7 +71,7 @@ def _answer() -> tuple[ArmResult, int]:
 
 
 def run_arm(request: WorkerRequest) -> ArmResult:
-    """From the library's bytes to the three files. Raises a HarnessError where that does not work out."""
+    """From the library's bytes to the three files; a HarnessError where that does not work out."""
     began, plan = time.monotonic(), request.plan
     rows = script.recorded_rows(plan.script)
     if not rows:
@@ -94,18 +95,15 @@ def run_arm(request: WorkerRequest) -> ArmResult:
     except LibraryFailure as e:
         return ArmResult("failed", str(e), library=facts)
     wall_s = round(time.monotonic() - began, 6)
-    return ArmResult(
-        "done", files=files, rows=rows, library=facts, step_ns=step_ns, wall_s=wall_s
-    )
+    return ArmResult("done", files=files, rows=rows, library=facts, step_ns=step_ns, wall_s=wall_s)
 
 
 def _run_session(
     bound: abi.Bound, model: Model, plan: ArmPlan, trace: _Trace, dump: DumpWriter
 ) -> tuple[int, ...]:
-    """Runs the script, writes rows and state, closes the library. The time of each call of the script."""
+    """Runs the script, writes rows and state, closes the library. Returns each call's time."""
     context = plan.model.context or script.reach(plan.script)
-    options = {"mmax": plan.mmax, "threads": plan.threads, "context": context}
-    with Session(bound, model, **options, on_call=trace) as session:
+    with Session(bound, model, plan.mmax, plan.threads, context=context, on_call=trace) as session:
         session.load()
         session.reset()
         times = []
@@ -144,13 +142,11 @@ def _check_position(engine: Engine, position: int, op: Op) -> None:
         )
 
 
-def state_tensors(
-    engine: Engine, model: Model, position: int
-) -> Iterator[TensorSource]:
-    """The position, then each part of the state, layer by layer, read when it is its turn to be written."""
+def state_tensors(engine: Engine, model: Model, position: int) -> Iterator[TensorSource]:
+    """The position, then each part of the state, layer by layer, read when its turn has come."""
     c = model.config
     kv = (c.kv_heads, position, c.head_dim)
-    shapes = {
+    shapes: dict[LayerKind, dict[StateKind, tuple[int, ...]]] = {
         LayerKind.GDN: {
             StateKind.S: (c.gdn_v_heads, c.gdn_k_dim, c.gdn_v_dim),
             StateKind.CONV: (c.conv_dim, c.conv_kernel - 1),

@@ -1,1 +1,1 @@
-"""The ctypes side: the ABI table, the loader and the session. Only the worker process uses it on a library."""
+"""The ctypes side: ABI table, loader, session. Only the worker process uses them on a library."""

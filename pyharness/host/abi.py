@@ -1,14 +1,25 @@
-"""The C ABI of ``native/include/vllm_cuda.h`` as one table; a test holds it against the header, both ways.
+"""The C ABI of ``native/include/vllm_cuda.h`` as one table; a test holds it against the header.
 
-Types are set once, here. A function is bound by address: ``dlsym`` may rightly return 0 (an absolute symbol or an
-IFUNC that resolves to nothing), which ``CDLL.__getattr__`` does not survive on every Python.
+Types are set once, here. A function is bound by address: ``dlsym`` may rightly return 0 (an
+absolute symbol, or an IFUNC that resolves to nothing), which ``CDLL.__getattr__`` does not survive
+on every Python.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -141,16 +152,15 @@ class Function:
     restype: Any
     argtypes: tuple[Any, ...]
     required: bool = True
-    status: bool = True  # returns a vcuda_status
 
 
 _DEV = c_void_p
 _FLOATS = POINTER(c_float)
 
 FUNCTIONS: tuple[Function, ...] = (
-    Function("vcuda_abi_version", c_int32, (), status=False),
-    Function("vcuda_build_info", c_char_p, (), status=False),
-    Function("vcuda_last_error", c_char_p, (), status=False),
+    Function("vcuda_abi_version", c_int32, ()),
+    Function("vcuda_build_info", c_char_p, ()),
+    Function("vcuda_last_error", c_char_p, ()),
     Function("vcuda_dev_open", c_int32, (POINTER(DevOptions), POINTER(_DEV))),
     Function("vcuda_dev_close", c_int32, (_DEV,)),
     Function("vcuda_dev_model_load", c_int32, (_DEV, POINTER(ModelDesc))),
@@ -178,13 +188,13 @@ OPTIONAL = tuple(f.name for f in FUNCTIONS if not f.required)
 
 @dataclass(frozen=True)
 class Bound:
-    """The entries of one loaded library, ready to call: ``functions[name]`` is None where it is missing."""
+    """The entries of one loaded library: ``functions[name]`` is None where one is missing."""
 
     functions: dict[str, Callable[..., Any] | None]
     abi_version: int
 
     def __getattr__(self, name: str) -> Any:
-        """``bound.step_m`` is None for a library without ``vcuda_dev_model_step_m``; short names as in ``SHORT``."""
+        """``bound.step_m`` is ``vcuda_dev_model_step_m``; short names are those of ``SHORT``."""
         try:
             return self.functions[SHORT[name]]
         except KeyError:
@@ -210,7 +220,7 @@ SHORT: dict[str, str] = {_short(f.name): f.name for f in FUNCTIONS}
 
 
 def bind(library: ctypes.CDLL) -> Bound:
-    """Every entry of the table with its types. Refuses a library that lacks a required one or has another version."""
+    """Every entry with its types; LibraryFailure where a required one or the version is wrong."""
     found = {f.name: _function(f, _address(library, f.name)) for f in FUNCTIONS}
     if lacking := [name for name in REQUIRED if found[name] is None]:
         raise LibraryFailure(f"the library lacks required entries: {', '.join(lacking)}")

@@ -1,4 +1,4 @@
-"""Arrays that cross the C edge: exact inputs, and outputs that show what a library did and did not write."""
+"""Arrays that cross the C edge: exact inputs, and outputs that show what was not written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from pyharness.errors import LibraryFailure
 
-# Float outputs are filled with a signalling NaN of a payload that no arithmetic makes (its results are quiet), so an
-# element that still holds it was not written: no finite value can be taken for it, nor it for one.
+# Float outputs are filled with a signalling NaN of a payload that no arithmetic makes (its results
+# are quiet), so an element that still holds it was not written: it is taken for no finite value.
 UNWRITTEN = 0x7FA5A5A5
 GUARD = 0xA5A5A5A5
 GUARD_WORDS = 1024  # 4 KiB on both sides: the buffer keeps the alignment of the allocation
@@ -19,7 +19,7 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def pointer(array: np.ndarray, dtype: Any, kind: Any) -> Any:
-    """A typed pointer to an array that has exactly this dtype. The caller holds the array during the call."""
+    """A typed pointer to an array of exactly this dtype; the caller holds the array meanwhile."""
     if array.dtype != np.dtype(dtype):
         raise TypeError(f"expected an array of {np.dtype(dtype)}, got {array.dtype}")
     if not array.flags.c_contiguous or not array.flags.aligned:
@@ -47,7 +47,7 @@ class GuardedOutput:
         return bool((self.words == UNWRITTEN).all()) and self._overrun() is None
 
     def collect(self) -> np.ndarray:
-        """The float32 values, valid until the next ``arm``. LibraryFailure names the first element that is wrong."""
+        """The float32 values, valid until the next ``arm``; LibraryFailure says what is wrong."""
         if (where := self._overrun()) is not None:
             raise LibraryFailure(f"the library wrote {where} the {self.name} buffer")
         suspect = (self.words & _EXPONENT) == _EXPONENT  # NaN, infinity, or not written
@@ -71,4 +71,6 @@ class GuardedOutput:
         if word == UNWRITTEN:
             return f"{where} was not written ({unwritten} of {of} elements were not)"
         kind = "NaN" if word & 0x007FFFFF else "infinite"
-        return f"{where} is {kind}, 0x{word:08x} ({count - unwritten} of {of} elements are not finite)"
+        return (
+            f"{where} is {kind}, 0x{word:08x} ({count - unwritten} of {of} elements are not finite)"
+        )

@@ -1,6 +1,6 @@
 """Reads what a shared library exports and needs, without loading it.
 
-Goes by the dynamic segment, which is what the loader goes by, so a library stripped of its section headers reads too.
+Goes by the dynamic segment, as the loader does, so a library without section headers reads too.
 Only 64-bit little-endian ELF: what the supported machines load.
 """
 
@@ -105,7 +105,9 @@ class _Reader:
 
     def _dynamic(self, segments: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         if len(segments) != 1:
-            raise _Malformed("it has no dynamic segment" if not segments else "two dynamic segments")
+            raise _Malformed(
+                "it has no dynamic segment" if not segments else "two dynamic segments"
+            )
         start, size = segments[0]
         for offset in range(start, start + size - 15, 16):
             tag, value = self._unpack("<QQ", offset)
@@ -156,7 +158,7 @@ class _Reader:
         return count
 
     def _count_by_gnu_hash(self) -> int:
-        """The GNU hash table does not state how many symbols there are: the longest chain's end tells."""
+        """A GNU hash table does not state its number of symbols: its last chain's end does."""
         start = self._offset(self._tag(_DT_GNU_HASH, "hash table"), "hash table")
         buckets, first, bloom, _ = self._unpack("<IIII", start)
         at = start + 16 + 8 * bloom

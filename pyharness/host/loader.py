@@ -1,12 +1,13 @@
 """Loads the very bytes that were hashed: an inherited descriptor, through /proc/self/fd.
 
-A library is loaded once per process and no second one beside it: glibc answers a second ``dlopen`` of the same name
+A process loads one library and no second one: glibc answers a second ``dlopen`` of the same name
 with the first library, and merges GNU_UNIQUE statics of two versions whatever RTLD_LOCAL says.
 """
 
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import hashlib
 import os
 import re
@@ -30,11 +31,11 @@ class Loaded:
 
 
 def load(fd: int, expected: Digest, size_bytes: int) -> Loaded:
-    """Hash the descriptor's bytes from offset 0, refuse any other digest, load exactly those bytes."""
+    """Hash the descriptor's bytes from offset 0, refuse another digest, load exactly those."""
     verify(fd, expected, size_bytes)
     if _loaded:
         raise LibraryFailure(
-            f"this process holds library {_loaded[0].short} already; each library needs a process of its own"
+            f"this process holds library {_loaded[0].short} already; another needs its own"
         )
     _loaded.append(expected)
     path = f"/proc/self/fd/{fd}"
@@ -47,7 +48,7 @@ def load(fd: int, expected: Digest, size_bytes: int) -> Loaded:
 
 
 def verify(fd: int, expected: Digest, size_bytes: int) -> None:
-    """GateRefusal unless the descriptor holds exactly these bytes. Its offset is neither used nor moved."""
+    """GateRefusal unless the descriptor holds these bytes. Its offset is not used and not moved."""
     digest, size = hashlib.sha256(), 0
     try:
         while chunk := os.pread(fd, _CHUNK, size):
@@ -59,13 +60,17 @@ def verify(fd: int, expected: Digest, size_bytes: int) -> None:
     if found == SHA256_OF_NOTHING:
         raise GateRefusal(f"the library on descriptor {fd} is empty, expected {expected}")
     if found != expected.hex:
-        raise GateRefusal(f"the library has sha256:{found}, expected {expected}; nothing was loaded")
+        raise GateRefusal(
+            f"the library has sha256:{found}, expected {expected}; nothing was loaded"
+        )
     if size != size_bytes:
-        raise GateRefusal(f"the library has {size} bytes, expected {size_bytes}; nothing was loaded")
+        raise GateRefusal(
+            f"the library has {size} bytes, expected {size_bytes}; nothing was loaded"
+        )
 
 
 def mapped_file(fd: int) -> str:
-    """The name under which the operating system has this descriptor's file mapped into the process."""
+    """The name under which the operating system has this descriptor's file mapped."""
     inode = os.fstat(fd).st_ino
     try:
         maps = Path("/proc/self/maps").read_text(errors="replace")
@@ -81,6 +86,4 @@ def mapped_file(fd: int) -> str:
 def _from_dllist(fd: int) -> str:
     if sys.version_info < (3, 14):
         return ""
-    from ctypes.util import dllist
-
-    return next((name for name in dllist() if name == f"/proc/self/fd/{fd}"), "")
+    return next((name for name in ctypes.util.dllist() if name == f"/proc/self/fd/{fd}"), "")

@@ -1,4 +1,4 @@
-"""A model of the harness as the structs of the ABI. Everything the structs point at is kept until they are dropped."""
+"""A model of the harness as the structs of the ABI, which keep alive what they point at."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Description:
 
     def _make_config(self, config: ModelConfig) -> abi.Config:
         made = abi.Config(struct_size=ctypes.sizeof(abi.Config))
-        for name, _ in abi.Config._fields_[1:-1]:
-            setattr(made, name, getattr(config, name))
+        for field in abi.Config._fields_[1:-1]:
+            setattr(made, field[0], getattr(config, field[0]))
         made.layer_kinds = (ctypes.c_uint8 * config.layers)(*config.layer_kinds)
         return made
 
@@ -66,7 +66,7 @@ class Description:
     def _address(self, name: str, array: np.ndarray, size_bytes: int) -> int:
         if not array.flags.c_contiguous or array.nbytes != size_bytes:
             raise InputError(
-                f"tensor {name}: {array.nbytes} bytes of data where its shape and type take {size_bytes}"
+                f"tensor {name}: {array.nbytes} bytes of data, its shape and type take {size_bytes}"
                 if array.flags.c_contiguous
                 else f"tensor {name}: its data is not in C order"
             )

@@ -26,7 +26,7 @@ def recorded_rows(script: Sequence[Op]) -> int:
 
 
 def cursors(script: Sequence[Op]) -> Iterator[int]:
-    """Tokens in the state after each call; a rollback without a mark, which a library refuses, moves nothing."""
+    """Tokens in the state after each call; a rollback without a mark is refused, moves nothing."""
     cursor, marked = 0, None
     for op in script:
         if op.kind == "mark":

@@ -1,4 +1,4 @@
-"""One model on one library: calls with checked arguments, and outputs that are checked before anyone sees them."""
+"""One model on one library: checked arguments, and outputs checked before anyone sees them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MissingEntry(LibraryFailure):
 
 @dataclass(frozen=True)
 class Rows:
-    """Outputs of one call: float32 h_out [M, H] and logits [M, V], valid until the session's next step."""
+    """Outputs of one call, float32: h_out [M, H], logits [M, V]; valid until the next step."""
 
     h_out: np.ndarray
     logits: np.ndarray
@@ -53,7 +53,7 @@ class Info:
     context: int
     position: int
     mmax: int
-    marked: bool
+    marked: int  # 1: a rollback is possible
     weight_bytes: int
     state_bytes: int
 
@@ -87,7 +87,7 @@ class Session:
         context: int = 4096,
         on_call: Callable[[str], None] = lambda call: None,
     ) -> None:
-        """``on_call`` hears of each native call before it is made: what a crash is blamed on."""
+        """``on_call`` hears of each native call before it is made: a crash is blamed on it."""
         self._bound, self._model, self._mmax, self._context = bound, model, mmax, context
         self._on_call = on_call
         self._dev = ctypes.c_void_p()
@@ -106,7 +106,7 @@ class Session:
             self.close()
 
     def load(self) -> Info:
-        """Hand the model over. The library reads mmax from its environment variable, so that is set here."""
+        """Hand the model over. The library reads mmax from the environment: it is set here."""
         made = Description(self._model, self._context)
         with _environment(MM_VARIABLE, str(self._mmax) if self._mmax else None):
             self._call("vcuda_dev_model_load", self._dev, ctypes.byref(made.desc))
@@ -130,8 +130,7 @@ class Session:
     def info(self) -> Info:
         raw = abi.ModelInfo(struct_size=ctypes.sizeof(abi.ModelInfo))
         self._call("vcuda_dev_model_info", self._dev, ctypes.byref(raw))
-        values = {name: int(getattr(raw, name)) for name, _ in abi.ModelInfo._fields_[1:]}
-        return Info(**{**values, "marked": bool(values["marked"])})
+        return Info(*(int(getattr(raw, field[0])) for field in abi.ModelInfo._fields_[1:]))
 
     def step(self, token: int) -> Rows:
         return self._rows("vcuda_dev_model_step", 1, (_int32(token),), f"token {token}")
@@ -209,7 +208,9 @@ def build_info(bound: abi.Bound) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise LibraryFailure(f"vcuda_build_info is no JSON object: {raw[:80].decode(errors='replace')!r}")
+        raise LibraryFailure(
+            f"vcuda_build_info is no JSON object: {raw[:80].decode(errors='replace')!r}"
+        )
     return value
 
 

@@ -10,7 +10,7 @@ from pyharness.values import ArmPlan, ArmResult, Digest
 
 
 class SealedLibrary(Protocol):
-    """Bytes that the gate let through, behind a descriptor through which nobody can change them any more."""
+    """Bytes that the gate let through, behind a descriptor; nobody can change them any more."""
 
     @property
     def fd(self) -> int: ...
@@ -22,7 +22,7 @@ class SealedLibrary(Protocol):
 
 class Runner(Protocol):
     def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
-        """Runs one arm in a process of its own. ``out`` exists afterwards only if the result is ``done``.
+        """Runs one arm in its own process. Then ``out`` exists only if the result is ``done``.
 
         How a library fails is a result; InputError and GateRefusal are raised.
         """

@@ -9,15 +9,16 @@ from pyharness.errors import UsageError
 from pyharness.host.script import MM_VARIABLE
 from pyharness.values import ArmPlan
 
-# Passed on where the user set them; nothing else is (LD_PRELOAD, LD_LIBRARY_PATH, CUDA_INJECTION64_PATH, MALLOC_*, OMP_*,
-# another VLLM_CUDA_Q35_MM ...). A plan may name further ones, and its record then holds them.
+# Passed on where the user set them; nothing else is (LD_PRELOAD, LD_LIBRARY_PATH, MALLOC_*, OMP_*,
+# CUDA_INJECTION64_PATH, another VLLM_CUDA_Q35_MM ...). A plan may name further ones; its record
+# then holds them.
 PASSED_ON = ("PATH", "TMPDIR", "CUDA_VISIBLE_DEVICES", "VLLM_CUDA_CPU_ISA")
 FIXED = {
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "CUDA_DISABLE_PTX_JIT": "1",  # else the driver's version becomes part of the bits
     "CUDA_CACHE_DISABLE": "1",
-    "CUDA_MODULE_LOADING": "EAGER",  # a kernel that does not load fails at load, and no step pays for it
+    "CUDA_MODULE_LOADING": "EAGER",  # a kernel that does not load fails at load
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "OPENBLAS_NUM_THREADS": "1",  # numpy only moves bytes here; its thread pool would be idle
 }

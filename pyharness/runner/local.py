@@ -1,4 +1,4 @@
-"""Runs an arm on this machine: one worker process, whatever it does ends as an ``ArmResult`` of one line."""
+"""Runs an arm on this machine in a worker process; whatever that does becomes one ``ArmResult``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pyharness.dumps import FILES, partial_folder
-from pyharness.errors import Exit, GateRefusal, HarnessError, InputError, UsageError
+from pyharness.compare import FILES
+from pyharness.dumps import partial_folder
+from pyharness.errors import Exit, GateRefusal, HarnessError, InputError
 from pyharness.files import sha256_file
 from pyharness.runner.base import SealedLibrary, WorkerRequest
 from pyharness.runner.environment import worker_environment
@@ -21,8 +21,12 @@ from pyharness.runner.process import Ended, run_process
 from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
 
 _ROOT = Path(__file__).resolve().parents[2]
-# -I keeps the user's folders and PYTHON* variables out; the worker must be the one that belongs to this very package.
-_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from pyharness.worker import main; main()"
+# -I keeps the user's folders and PYTHON* variables out; the worker is that of this very package.
+# A folder that is on the path already, as site-packages is, stays behind the standard library.
+_BOOT = (
+    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
+    "from pyharness.worker import main; main()"
+)
 _RAISED: dict[int, type[HarnessError]] = {
     Exit.USAGE: InputError,
     Exit.REFUSED: GateRefusal,
@@ -33,12 +37,12 @@ _REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class LocalRunner:
-    """``memory_limit_bytes`` bounds a worker's address space (0: no bound; leave it so for CUDA)."""
+    """``memory_limit_bytes`` bounds a worker's address space; 0, as CUDA needs it: no bound."""
 
     memory_limit_bytes: int = 0
 
     def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
-        """``out`` must not exist, or be an empty folder. InputError and GateRefusal are raised, the rest is a result."""
+        """``out`` must not exist, or be an empty folder."""
         out = Path(os.path.abspath(out))
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists already; a dump is never overwritten")
@@ -152,4 +156,3 @@ def _with_tail(reason: str, ended: Ended) -> str:
 
 def _printable(line: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in line).split())
-

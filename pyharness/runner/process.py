@@ -35,7 +35,7 @@ def run_process(
     pass_fds: Sequence[int],
     timeout_s: float,
 ) -> Ended:
-    """Runs to its end, or to the deadline; then the whole process group is killed. OSError if it cannot start."""
+    """Runs to its end or the deadline, then kills the process group. OSError if it cannot start."""
     with tempfile.TemporaryFile() as request:
         request.write(stdin)  # a file, not a pipe: the child may read it late or never
         request.seek(0)
@@ -66,7 +66,7 @@ def run_process(
 
 
 class _Watch:
-    """Drains the child's pipes until it has ended. A grandchild that holds them open is not waited for."""
+    """Drains the child's pipes until it has ended, also when a grandchild holds them open."""
 
     def __init__(self, child: subprocess.Popen[bytes], deadline: float) -> None:
         assert child.stdout is not None and child.stderr is not None

@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyharness.dumps import H_OUT, LOGITS, POSITION, STATE, Dump, DumpWriter, file_facts, partial_folder
+from pyharness.dumps import (
+    H_OUT,
+    LOGITS,
+    POSITION,
+    STATE,
+    Dump,
+    DumpWriter,
+    file_facts,
+    partial_folder,
+)
 from pyharness.errors import InputError
 from pyharness.inputs.safetensors import array_source, read_safetensors, write_safetensors
 
@@ -156,7 +165,11 @@ NINE = np.array([9], np.int64)
         (H_OUT, lambda p: npy(p, NINE), "h_out.npy: int64 .1,., not float32"),
         (STATE, lambda p: state(p, ("layers.0.S", "F32", S)), "no 'position' of type I64"),
         (STATE, lambda p: state(p, (POSITION, "F32", S[0, 0, :1])), "no 'position' of type I64"),
-        (STATE, lambda p: state(p, (POSITION, "I64", NINE), ("a", "I64", NINE)), "a is int64, not F32"),
+        (
+            STATE,
+            lambda p: state(p, (POSITION, "I64", NINE), ("a", "I64", NINE)),
+            "a is int64, not F32",
+        ),
         (STATE, lambda p: state(p, ("a", "F16", S.astype(np.float16))), "a has type F16"),
     ],
 )

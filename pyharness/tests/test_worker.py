@@ -73,8 +73,12 @@ def test_an_unreadable_request_is_one_line(request_: str, tmp_path: Path) -> Non
 
 def test_a_defect_of_the_harness_says_where_and_exits_70(tmp_path: Path) -> None:
     patch = "import pyharness.host.script as s; s.reach = lambda script: 1 // 0; "
-    argv = isolated("-c", _BOOT.replace("from pyharness.worker", patch + "from pyharness.worker"), str(_ROOT))
+    argv = isolated(
+        "-c", _BOOT.replace("from pyharness.worker", patch + "from pyharness.worker"), str(_ROOT)
+    )
     code, result, stderr = work(argv, tmp_path / "out")
     assert (code, stderr) == (Exit.DEFECT, b"")
-    assert result.reason.startswith("defect of the harness in the worker: ZeroDivisionError at <string>:1")
+    assert result.reason.startswith(
+        "defect of the harness in the worker: ZeroDivisionError at <string>:1"
+    )
     assert list(tmp_path.iterdir()) == []

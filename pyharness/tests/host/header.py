@@ -1,4 +1,4 @@
-"""Parses the public header as far as a C99 header of this shape goes, and says where the ABI table differs from it."""
+"""Parses the public header and says where the ABI table differs from it."""
 
 from __future__ import annotations
 

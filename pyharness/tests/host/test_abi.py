@@ -35,7 +35,10 @@ def test_table_is_the_header() -> None:
         ("  int32_t hidden, vocab, layers;", "  int32_t vocab, hidden, layers;"),
         ("  uint64_t key;", "  int64_t key;"),
         ("vcuda_synth", "vcuda_seed"),
-        ("int32_t token, float *h_out, float *logits", "float *h_out, float *logits, int32_t token"),
+        (
+            "int32_t token, float *h_out, float *logits",
+            "float *h_out, float *logits, int32_t token",
+        ),
         ("vcuda_dev **out", "vcuda_dev *out"),
         ("const int32_t *tokens", "const int64_t *tokens"),
         ("uint64_t *needed);", "uint64_t *needed, int32_t flags);"),
@@ -57,7 +60,9 @@ def test_a_changed_table_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) 
     table = abi.FUNCTIONS
     for changed in (
         tuple(f for f in table if f.name != name),
-        tuple(dataclasses.replace(f, required=not f.required) if f.name == name else f for f in table),
+        tuple(
+            dataclasses.replace(f, required=not f.required) if f.name == name else f for f in table
+        ),
         tuple(
             dataclasses.replace(f, argtypes=(*f.argtypes, ctypes.c_int64)) if f.name == name else f
             for f in table

@@ -102,7 +102,7 @@ def test_a_malformed_library_is_one_line(data, what: str) -> None:  # type: igno
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read .*: No such file"):
+    with pytest.raises(InputError, match=r"cannot read .*: No such file"):
         read_elf_file(tmp_path / "none.so")
 
 

@@ -109,8 +109,9 @@ def test_bytes_that_are_no_library_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("not a library\n")
     with sealed(tmp_path / "text.so") as library:
         said = in_a_process(library, "first()")
-    assert said == f"LibraryFailure cannot load: library {library.digest.short}: file too short" or (
-        "invalid ELF header" in said
+    assert (
+        said == f"LibraryFailure cannot load: library {library.digest.short}: file too short"
+        or ("invalid ELF header" in said)
     )
 
 

@@ -23,8 +23,8 @@ def test_the_configuration_field_by_field() -> None:
     made = desc.config.contents
     assert (desc.struct_size, desc.context, desc.tensor_count) == (ctypes.sizeof(desc), 7, 0)
     assert made.struct_size == ctypes.sizeof(abi.Config)
-    for name, _ in abi.Config._fields_[1:-2]:
-        assert getattr(made, name) == getattr(CONFIG, name), name
+    for field in abi.Config._fields_[1:-2]:
+        assert getattr(made, field[0]) == getattr(CONFIG, field[0]), field[0]
     assert made.rms_eps == np.float32(CONFIG.rms_eps)
     assert made.layer_kinds[: CONFIG.layers] == [int(k) for k in CONFIG.layer_kinds]
 
@@ -56,10 +56,15 @@ def test_tensors_keep_bytes_shape_and_name() -> None:
     [
         (ModelTensor("w", TensorType.F32, (2, 3), np.zeros(5, np.float32)), "20 bytes of data"),
         (ModelTensor("w", TensorType.F16, (4,), np.zeros(4, np.float32)), "16 bytes of data"),
-        (ModelTensor("w", TensorType.F32, (3, 2), np.zeros((2, 3), np.float32).T), "not in C order"),
+        (
+            ModelTensor("w", TensorType.F32, (3, 2), np.zeros((2, 3), np.float32).T),
+            "not in C order",
+        ),
         (ModelTensor("w", TensorType.Q4, (1, 32), np.zeros(16, np.uint8)), "has no scales"),
         (
-            ModelTensor("w", TensorType.Q4, (1, 64), np.zeros(32, np.uint8), np.zeros(1, np.float16)),
+            ModelTensor(
+                "w", TensorType.Q4, (1, 64), np.zeros(32, np.uint8), np.zeros(1, np.float16)
+            ),
             "2 bytes of data",
         ),
         (ModelTensor("w", TensorType.F32, (4,)), "neither data nor a generator"),

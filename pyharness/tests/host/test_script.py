@@ -5,7 +5,13 @@ from pyharness.host.script import cursors, needed_entries, reach, recorded_rows
 from pyharness.values import Op
 
 PREFIX = Op("step", (1, 2, 3))
-ROLLBACK = (PREFIX, Op("mark"), Op("step_m", (4, 5, 6)), Op("rollback"), Op("step", (7,), record=True))
+ROLLBACK = (
+    PREFIX,
+    Op("mark"),
+    Op("step_m", (4, 5, 6)),
+    Op("rollback"),
+    Op("step", (7,), record=True),
+)
 
 
 def test_entries_that_a_script_needs() -> None:

@@ -88,7 +88,7 @@ def test_state_parts_have_their_sizes() -> None:
         assert session.state_read(0, StateKind.S).size == 4 * 64 * 64
         assert session.state_read(0, StateKind.CONV).size == 512 * 3
         assert session.state_read(3, StateKind.KEYS).size == 2 * 3 * 64
-        with pytest.raises(CallFailed, match="VCUDA_E_ARGUMENT .1.: the layer has no such part"):
+        with pytest.raises(CallFailed, match=r"VCUDA_E_ARGUMENT \(1\): the layer has no such part"):
             session.state_read(3, StateKind.S)
 
 
@@ -108,7 +108,10 @@ def test_an_empty_cache_reads_as_nothing() -> None:
         ("underrun", r"wrote 1 words before the h_out buffer"),
         ("error", r"VCUDA_E_DEVICE \(8\): the device reported an illegal address$"),
         ("odd-status", r"unknown status \(77\): the library gives no reason$"),
-        ("error-writes", r"VCUDA_E_INTERNAL \(9\): late failure \(and it wrote outputs all the same\)"),
+        (
+            "error-writes",
+            r"VCUDA_E_INTERNAL \(9\): late failure \(and it wrote outputs all the same\)",
+        ),
     ],
 )
 def test_a_fault_in_a_step_is_named(fault: str, reason: str) -> None:
@@ -117,9 +120,9 @@ def test_a_fault_in_a_step_is_named(fault: str, reason: str) -> None:
 
 
 def test_the_row_of_an_m_row_step_is_named() -> None:
-    with opened("partial") as session:
-        with pytest.raises(LibraryFailure, match=r"step_m \(M = 3\): logits row 0 column 507"):
-            session.step_m((1, 2, 3))
+    reason = r"step_m \(M = 3\): logits row 0 column 507"
+    with opened("partial") as session, pytest.raises(LibraryFailure, match=reason):
+        session.step_m((1, 2, 3))
 
 
 def test_an_unwritten_state_is_named() -> None:

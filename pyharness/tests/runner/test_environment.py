@@ -9,10 +9,17 @@ from pyharness.runner.environment import worker_environment
 from pyharness.values import ArmPlan, ModelSpec, Op
 
 PLAN = ArmPlan("candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), True),))
-DROPPED = (
-    "LD_PRELOAD LD_LIBRARY_PATH CUDA_INJECTION64_PATH MALLOC_PERTURB_ OMP_NUM_THREADS HOME "
-    "PYTHONPATH VLLM_CUDA_Q35_MM GLIBC_TUNABLES"
-).split()
+DROPPED = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "CUDA_INJECTION64_PATH",
+    "MALLOC_PERTURB_",
+    "OMP_NUM_THREADS",
+    "HOME",
+    "PYTHONPATH",
+    "VLLM_CUDA_Q35_MM",
+    "GLIBC_TUNABLES",
+]
 
 
 def test_only_the_allowlist_comes_through() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from pyharness.dumps import Dump, file_facts
 from pyharness.errors import GateRefusal, HarnessError, InputError
 from pyharness.host import abi
-from pyharness.runner import local
+from pyharness.runner import local, process
 from pyharness.runner.local import LocalRunner
 from pyharness.tests.runner.test_process import gone
 from pyharness.tests.stubs import SOURCE, sealed, stub
@@ -78,7 +79,7 @@ def test_single_steps_and_rows_give_the_same_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["step-m-differs", "rollback-differs", "forgets", "unstable"])
 def test_a_silent_fault_changes_the_files(fault: str, tmp_path: Path) -> None:
-    """Such a library runs to its end: telling is the comparison's part, and it has something to tell."""
+    """Such a library runs to its end; it is the comparison that tells, from what the files hold."""
     good, bad = run(stub(), tmp_path / "good"), run(stub(fault), tmp_path / "bad")
     assert bad.status == "done"
     assert [f.sha256 for f in good.files] != [f.sha256 for f in bad.files]
@@ -144,7 +145,7 @@ def test_noise_and_leftovers_of_a_good_library_change_nothing(fault: str, tmp_pa
     assert noisy.files == good.files
 
 
-# ---- what cannot run is unsupported, by name ------------------------------------------------------------------------
+# ---- what cannot run is unsupported, by name -----------------------------------------------------
 
 
 @pytest.mark.parametrize("name", abi.OPTIONAL)
@@ -185,13 +186,15 @@ def test_another_abi_version_is_a_failure(tmp_path: Path) -> None:
     assert result.reason.startswith("the library has ABI version 7, this harness speaks version 1")
 
 
-# ---- what is not the library's fault is raised ----------------------------------------------------------------------
+# ---- what is not the library's fault is raised ---------------------------------------------------
 
 
 def test_bytes_other_than_those_of_the_gate_are_refused(tmp_path: Path) -> None:
     with sealed(stub()) as library:
         other = dataclasses.replace(library, digest=Digest("1" * 64))
-        with pytest.raises(GateRefusal, match=f"the library has {library.digest}, expected sha256:1"):
+        with pytest.raises(
+            GateRefusal, match=f"the library has {library.digest}, expected sha256:1"
+        ):
             LocalRunner().run(PLAN, other, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -229,11 +232,11 @@ def test_a_worker_that_cannot_start_is_a_defect(
     [
         ("print('hello')", r"result is unreadable \(.*\): b'hello'"),
         ("print('[1]')", r"result is unreadable"),
-        ("print('{\"status\": \"fine\"}')", r"result is unreadable \(ArmResult.status"),
-        ("print('{\"status\": \"done\"}\\nmore')", r"result is unreadable \(more than one line"),
-        ("print('{\"status\": \"done\"}'); raise SystemExit(9)", "exited with code 9"),
-        ("print('{\"status\": \"failed\"}')", "exited with code 0"),
-        ("print('{\"status\": \"done\"}')", "says done and names no three files"),
+        ('print(\'{"status": "fine"}\')', r"result is unreadable \(ArmResult.status"),
+        ('print(\'{"status": "done"}\\nmore\')', r"result is unreadable \(more than one line"),
+        ('print(\'{"status": "done"}\'); raise SystemExit(9)', "exited with code 9"),
+        ('print(\'{"status": "failed"}\')', "exited with code 0"),
+        ('print(\'{"status": "done"}\')', "says done and names no three files"),
     ],
 )
 def test_a_result_is_believed_only_if_it_is_whole(
@@ -264,7 +267,7 @@ def test_files_that_are_not_the_ones_written_are_noticed(
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- life and death -------------------------------------------------------------------------------------------------
+# ---- life and death ------------------------------------------------------------------------------
 
 
 def test_the_worker_dies_with_its_parent(tmp_path: Path) -> None:
@@ -293,6 +296,19 @@ def test_the_worker_dies_with_its_parent(tmp_path: Path) -> None:
         parent.send_signal(signal.SIGKILL)
     assert gone(worker)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = tmp_path / f".out.partial-{os.getpid()}"
+
+    def interrupted(watch: process._Watch) -> None:
+        wait_for(partial.exists)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process._Watch, "until_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(stub("hang"), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def wait_for(condition: Callable[[], bool], within_s: float = 20.0) -> None:

@@ -47,7 +47,7 @@ def _folder() -> Path:
 
 @functools.cache
 def stub(fault: str = "", without: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> Path:
-    """``without``: entries that the library is to lack. ``flags``: further arguments of the compiler."""
+    """``without``: entries that the library is to lack. ``flags``: for the compiler."""
     path = _folder() / f"{len(list(_folder().iterdir()))}-{fault}.so"
     command = [
         *(compiler(), "-std=gnu99", "-O1", "-shared", "-fPIC", "-fvisibility=hidden"),

@@ -1,0 +1,281 @@
+"""The command line on a toy runner: exit codes, what goes to stdout and what to stderr, and quick help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyharness import cli, commands, record, replay
+from pyharness.errors import Exit, GateRefusal
+from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
+from pyharness.tests.test_compare import flip, write_dump
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = record.sources_digest()
+SMALL = ["--synthetic", "gdn", "--prefix", "2"]
+
+
+class Bench:
+    """A command line whose libraries and runner are toys."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.capture, self.patch = folder, capture, patch
+        self.out = self.err = ""
+        patch.setattr(record, "sources_digest", lambda: SOURCES)
+        patch.setattr(commands, "LocalRunner", FakeRunner)
+        for name in [n for n in os.environ if n.startswith("VLLM_")]:
+            patch.delenv(name)
+        self.libraries()
+
+    def libraries(self, baseline: FakeLibrary = OLD, candidate: FakeLibrary = NEW) -> None:
+        pair = {"baseline": baseline, "candidate": candidate}
+        self.patch.setattr(commands, "open_pair", lambda stack, settings: pair)
+        self.patch.setattr(replay, "open_libraries", lambda stack, before, settings: pair)
+
+    def __call__(self, *arguments: str | Path, out: bool = True) -> int:
+        line = [str(a) for a in arguments]
+        code = cli.run([*line, *(["--out", str(self.folder / "runs")] if out else [])])
+        self.out, self.err = self.capture.readouterr()
+        return int(code)
+
+    @property
+    def runs(self) -> list[Path]:
+        return sorted((self.folder / "runs").iterdir()) if (self.folder / "runs").exists() else []
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    return Bench(tmp_path, capsys, monkeypatch)
+
+
+def test_green(bench: Bench) -> None:
+    assert bench("--mt", "2-4", *SMALL) == Exit.SAME
+    lines = bench.out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["same", f"gdn-tiny/p2/mt{m}"] for m in (2, 3, 4)]
+    assert "exit 0" in lines[3] and bench.err == ""
+
+
+def test_the_default_suite_has_every_job_on_a_line(bench: Bench) -> None:
+    assert bench("--synthetic", "attn") == Exit.SAME
+    jobs = [line.split()[1] for line in bench.out.splitlines() if line.startswith("same")]
+    assert len(jobs) == len(set(jobs)) == 36
+    for name in ("m1", "mt2", "mt8", "rb2", "rb8-twice", "libs-mt2", "libs-rb8"):
+        assert f"attn-tiny/p63/{name}" in jobs
+
+
+def test_without_a_model_three_synthetic_ones(bench: Bench) -> None:
+    assert bench("--m1", "--prefix", "0") == Exit.SAME
+    jobs = [line.split()[1] for line in bench.out.splitlines() if line.startswith("same")]
+    assert jobs == [f"{family}-tiny/p0/m1" for family in ("hybrid", "gdn", "attn")]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "arguments", "code"),
+    [
+        ({"candidate": broken("rows")}, ["--mt", "2"], Exit.DIFFERS),
+        ({"candidate": broken("stuck")}, ["--rb", "2"], Exit.DIFFERS),
+        ({"candidate": broken("after")}, ["--libs"], Exit.DIFFERS),
+        ({"candidate": broken("crash")}, ["--mt", "2"], Exit.FAILED),
+        ({"candidate": broken("random")}, ["--m1"], Exit.UNPROVED),
+        ({"baseline": FakeLibrary("o", frozenset({"deaf"})), "candidate": broken("deaf")}, ["--m1"], Exit.UNPROVED),
+        ({"candidate": lacking("step_m")}, ["--mt", "2"], Exit.UNPROVED),
+        ({"candidate": lacking("step_m")}, ["--mt", "2", "--m1"], Exit.UNPROVED),
+        ({"baseline": lacking("step_m", "mark")}, ["--mt", "2", "--rb", "2"], Exit.SAME),
+        ({"baseline": lacking("step_m", "mark")}, [], Exit.SAME),
+        ({"baseline": lacking("step_m", "mark")}, ["--libs"], Exit.UNPROVED),
+    ],
+)
+def test_exit_codes(bench: Bench, libraries: Any, arguments: list[str], code: Exit) -> None:
+    bench.libraries(**libraries)
+    assert bench(*arguments, *SMALL) == code
+    assert f"exit {int(code)}" in bench.out
+    (run,) = bench.runs
+    assert bench("show", run.name) == code
+
+
+def test_a_difference_is_told_on_a_line(bench: Bench) -> None:
+    bench.libraries(candidate=broken("rows"))
+    bench("--mt", "3", *SMALL)
+    (line,) = [x for x in bench.out.splitlines() if "logits.npy" in x]
+    assert "logits.npy [2, 3]: baseline 0x" in line and "1 of 112 elements differ" in line
+
+
+def test_json_and_junit(bench: Bench, tmp_path: Path) -> None:
+    assert bench("--mt", "2", *SMALL, "--json", "-", "--junit", tmp_path / "j.xml") == Exit.SAME
+    told = json.loads(bench.out)
+    assert told["schema"] == "ab-verdict/1" and told["exit_code"] == 0
+    assert [job["id"] for job in told["jobs"]] == ["gdn-tiny/p2/mt2"] and "mt2" in bench.err
+    assert ET.parse(tmp_path / "j.xml").getroot().find("testsuite") is not None
+    bench("--mt", "2", *SMALL, "--json", tmp_path / "made" / "v.json")
+    assert json.loads((tmp_path / "made" / "v.json").read_text())["schema"] == "ab-verdict/1"
+    assert "mt2" in bench.out
+
+
+def test_show_and_replay(bench: Bench) -> None:
+    bench("--rb", "2", *SMALL)
+    first = bench.out
+    assert bench("show", "last") == Exit.SAME and bench.out == first
+    assert bench("show", "last", "--json", "-") == Exit.SAME
+    assert json.loads(bench.out)["run"] == bench.runs[0].name
+    assert bench("replay", bench.runs[0].name) == Exit.SAME
+    assert "arms gave the recorded digests again" in bench.out and len(bench.runs) == 2
+    bench.libraries(candidate=broken("rows"))
+    assert bench("replay", bench.runs[0].name, "--json", "-") == Exit.DIFFERS
+    told = json.loads(bench.out)
+    assert told["exit_code"] == 1 and any("rb2-then-rows" in line for line in told["changes"])
+
+
+def test_an_unfinished_run(bench: Bench) -> None:
+    bench("--m1", *SMALL)
+    (bench.runs[0] / "verdict.json").unlink()
+    for command in ("show", "replay"):
+        assert bench(command, "last") == Exit.UNPROVED
+        assert "did not finish" in bench.err and bench.err.count("\n") == 1
+
+
+def test_only_a_green_run_is_accepted(bench: Bench, tmp_path: Path) -> None:
+    bench.libraries(candidate=broken("rows"))
+    bench("--mt", "2", *SMALL)
+    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "archive") == Exit.UNPROVED
+    assert "only a run that ended with 0" in bench.err and not (tmp_path / "archive").exists()
+
+
+def test_accept_refuses_a_library_that_is_another_one_now(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(b"something else")
+    bench.libraries(candidate=FakeLibrary("new", origin=str(path)))
+    bench("--mt", "2", *SMALL)
+    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "archive") == Exit.REFUSED
+    assert "expected sha256:" in bench.err and not (tmp_path / "archive").exists()
+
+
+def test_refused_by_the_gate_nothing_is_written(bench: Bench) -> None:
+    def refuse(stack: ExitStack, settings: Any) -> Any:
+        raise GateRefusal("expected sha256:00, found sha256:11")
+
+    bench.patch.setattr(commands, "open_pair", refuse)
+    assert bench("--mt", "2", *SMALL) == Exit.REFUSED
+    assert bench.err == "run-ab: expected sha256:00, found sha256:11\n"
+    assert not bench.runs and bench.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mt", "x"], "cannot read 'x'"),
+        (["--mt", "1"], "2 to 256 rows"),
+        (["--prefix", "-1"], "cannot read"),
+        (["--continuation", "some"], "--continuation"),
+        (["--continuation", "all"], "--continuation all needs tokens"),
+        (["--no-such-option"], "No such option"),
+        (["no-such-command"], "No such command"),
+        (["--synthetic", "mamba"], "mamba"),
+        (["--timeout", "0"], "timeout must be"),
+        (["--threads", "-2"], "threads cannot be"),
+        (["--tokens", "/nowhere.npy"], "/nowhere.npy"),
+        (["--tokens", "a.txt", "--text", "b.txt"], "cannot both"),
+        (["--model", "/nowhere"], "/nowhere"),
+        (["--mt", "2", "show", "last"], "goes after 'show'"),
+        (["show", "nothing"], "no run named 'nothing'"),
+        (["compare", "/nowhere", "/nowhere"], "no such folder"),
+    ],
+)
+def test_usage_errors_are_said_and_exit_2(bench: Bench, arguments: list[str], message: str) -> None:
+    assert bench(*arguments, out="compare" not in arguments) == Exit.USAGE
+    assert message in bench.err and "Traceback" not in bench.err and not bench.runs
+
+
+def test_tokens_of_a_file(bench: Bench, tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.arange(30, dtype=np.int32))
+    line = ["--mt", "2", "--synthetic", "gdn", "--tokens", str(tmp_path / "t.npy")]
+    assert bench(*line) == Exit.SAME and "note: prefix 24 instead of 63" in bench.err
+    made = record.read_record(bench.runs[0])
+    assert [Path(f.name).name for f in made.inputs] == ["t.npy"]
+    assert bench(*line, "--prefix", "26") == Exit.USAGE and "30 tokens are too few" in bench.err
+    (tmp_path / "u.txt").write_text("1 2 512 4")
+    assert bench("--tokens", tmp_path / "u.txt", "--synthetic", "gdn") == Exit.USAGE
+    assert "512" in bench.err and len(bench.runs) == 1
+
+
+def test_an_isa_of_the_environment_is_part_of_the_plan(bench: Bench) -> None:
+    bench.patch.setenv("VLLM_CUDA_CPU_ISA", "avx2")
+    bench("--m1", *SMALL)
+    bench("--m1", *SMALL, "--isa", "portable")
+    found = [record.read_record(run).suite.jobs[0].candidate.environment for run in bench.runs]
+    assert found == [(("VLLM_CUDA_CPU_ISA", "avx2"),), (("VLLM_CUDA_CPU_ISA", "portable"),)]
+
+
+def test_compare(bench: Bench, tmp_path: Path) -> None:
+    a, b = write_dump(tmp_path / "a"), write_dump(tmp_path / "b")
+    assert bench("compare", a, b, out=False) == Exit.SAME and bench.out.startswith("same: ")
+    flip(b / "h_out.npy", 128 + 4 * 11)
+    assert bench("compare", a, b, out=False) == Exit.DIFFERS
+    assert "h_out.npy [1, 3]: baseline 0x" in bench.out
+    assert bench("compare", a, b, "--json", "-", out=False) == Exit.DIFFERS
+    told = json.loads(bench.out)
+    assert told["differences"][0]["index"] == [1, 3] and len(told["candidate"]) == 3
+    (b / "h_out.npy").write_bytes(b"x")
+    assert bench("compare", a, b, out=False) == Exit.USAGE and "h_out.npy" in bench.err
+
+
+def test_a_defect_exits_70_with_one_line(bench: Bench) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("by zero\nindeed")
+
+    bench.patch.setattr(commands, "open_pair", fail)
+    assert bench("--mt", "2", *SMALL) == Exit.DEFECT
+    assert bench.err.count("\n") == 1 and "ZeroDivisionError: by zero indeed" in bench.err
+    assert bench("--debug", "--mt", "2", *SMALL) == Exit.DEFECT and "Traceback" in bench.err
+
+
+def test_interrupted(bench: Bench) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    bench.patch.setattr(commands, "open_pair", interrupt)
+    assert bench("--mt", "2", *SMALL) == Exit.INTERRUPTED
+    assert bench.err.split("\n")[-2:] == ["run-ab: interrupted", ""]
+
+
+def test_help_documents_the_exit_codes(bench: Bench) -> None:
+    assert bench("--help", out=False) == 0
+    for code in Exit:
+        assert f"\n    {int(code)} " in bench.out
+    assert bench("accept", "--help", out=False) == 0 and "--why" in bench.out
+
+
+def test_config_show(bench: Bench) -> None:
+    bench.patch.setenv("VLLM_AB_TIMEOUT", "7")
+    assert bench("config", "show", out=False) == 0
+    assert any(line.split()[:3] == ["timeout", "7.0", "VLLM_AB_TIMEOUT"] for line in bench.out.splitlines())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, pyharness.cli as c; c.run(['--help']); "
+        "heavy = {'numpy', 'rich', 'tokenizers'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def test_colour_only_where_it_is_wanted(bench: Bench) -> None:
+    bench.patch.setenv("FORCE_COLOR", "1")
+    bench("--m1", *SMALL)
+    assert "\x1b[" in bench.out
+    bench.patch.setenv("NO_COLOR", "1")
+    bench("--m1", *SMALL)
+    assert "\x1b[3" not in bench.out.replace("\x1b[1m", "")
+    bench.patch.delenv("FORCE_COLOR")
+    bench("--m1", *SMALL)
+    assert "\x1b" not in bench.out

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyharness.compare import FILES
@@ -17,7 +17,7 @@ from pyharness.errors import Exit, GateRefusal, HarnessError, InputError
 from pyharness.files import sha256_file
 from pyharness.runner.base import SealedLibrary, WorkerRequest
 from pyharness.runner.environment import worker_environment
-from pyharness.runner.process import Ended, run_process
+from pyharness.runner.process import Children, Ended, run_process
 from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +40,11 @@ class LocalRunner:
     """``memory_limit_bytes`` bounds a worker's address space; 0, as CUDA needs it: no bound."""
 
     memory_limit_bytes: int = 0
+    _children: Children = field(default_factory=Children, repr=False, compare=False)
+
+    def stop(self) -> None:
+        """Ends every arm in progress, from another thread, and lets no further one run."""
+        self._children.stop()
 
     def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
         """``out`` must not exist, or be an empty folder."""
@@ -51,6 +56,8 @@ class LocalRunner:
             with tempfile.TemporaryFile(buffering=0) as trace:
                 ended = self._start(plan, library, out, trace.fileno())
                 call = os.pread(trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
+            if self._children.stopped:
+                return ArmResult("failed", "stopped")
             result = _result(plan, ended, call, out)
             done = result.status == "done"
         finally:
@@ -72,6 +79,7 @@ class LocalRunner:
         )
         try:
             return run_process(
+                self._children,
                 (sys.executable, "-I", "-c", _BOOT, str(_ROOT)),
                 json.dumps(to_json(request)).encode(),
                 worker_environment(plan),

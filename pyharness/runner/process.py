@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,35 @@ class Ended:
     overflowed: bool = False  # wrote more than REPLY_LIMIT_BYTES to stdout
 
 
+class Children:
+    """The processes in progress; ``stop`` ends them, and those to come, from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self.stopped = False
+
+    def stop(self) -> None:
+        with self._lock:
+            self.stopped = True
+            for pid in self._running:
+                _kill_group(pid)
+
+    def began(self, pid: int) -> None:
+        with self._lock:
+            self._running.add(pid)
+            if self.stopped:
+                _kill_group(pid)
+
+    def ended(self, pid: int) -> None:
+        """Kills what is left of the group before the child is reaped, while its number is its own."""
+        with self._lock:
+            self._running.discard(pid)
+            _kill_group(pid)
+
+
 def run_process(
+    children: Children,
     argv: Sequence[str],
     stdin: bytes,
     environment: Mapping[str, str],
@@ -48,11 +77,12 @@ def run_process(
             pass_fds=tuple(pass_fds),
             start_new_session=True,
         )
+    children.began(child.pid)
     watch = _Watch(child, time.monotonic() + timeout_s)
     try:
         watch.until_ended()
     finally:  # also on Ctrl-C: the child is in a session of its own and does not hear of it
-        _kill_group(child.pid)
+        children.ended(child.pid)
         child.wait()
         watch.close()
     return Ended(
@@ -135,6 +165,5 @@ def _pidfd(pid: int) -> int:
 
 
 def _kill_group(pid: int) -> None:
-    """Before the child is reaped, so that the number cannot be someone else's."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -7,11 +7,13 @@ import time
 import pytest
 
 from pyharness.runner import process
-from pyharness.runner.process import Ended, run_process
+from pyharness.runner.process import Children, Ended, run_process
 
 
 def run(code: str, stdin: bytes = b"", timeout_s: float = 20.0) -> Ended:
-    return run_process((sys.executable, "-I", "-S", "-c", code), stdin, {"A": "1"}, (), timeout_s)
+    return run_process(
+        Children(), (sys.executable, "-I", "-S", "-c", code), stdin, {"A": "1"}, (), timeout_s
+    )
 
 
 def alive(pid: int) -> bool:
@@ -106,4 +108,4 @@ def test_an_interrupt_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_that_is_not_there_is_an_oserror() -> None:
     with pytest.raises(OSError, match="No such file"):
-        run_process(("/nonexistent/program",), b"", {}, (), 5.0)
+        run_process(Children(), ("/nonexistent/program",), b"", {}, (), 5.0)

@@ -20,7 +20,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _KINDS = {0: "notype", 1: "object", 2: "function", 5: "common", 6: "tls", 10: "ifunc"}
 _BINDINGS = {1: "global", 2: "weak", 10: "unique"}
 _MACHINES = {62: "x86-64", 183: "aarch64", 243: "riscv64"}
-_SHN_UNDEF, _ET_DYN = 0, 3
+_SHN_UNDEF, _SHN_ABS, _ET_DYN = 0, 0xFFF1, 3
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 
 
@@ -145,6 +145,8 @@ class _Reader:
             binding, kind = info >> 4, info & 15
             if section == _SHN_UNDEF or binding not in _BINDINGS or kind not in _KINDS:
                 continue
+            if section == _SHN_ABS and _KINDS[kind] == "object" and value == size == 0:
+                continue  # the name of a symbol version
             if other & 3 not in _HIDDEN:
                 yield Symbol(self._string(name), _KINDS[kind], _BINDINGS[binding], value, size)
 

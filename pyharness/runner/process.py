@@ -50,7 +50,7 @@ class Children:
                 _kill_group(pid)
 
     def ended(self, pid: int) -> None:
-        """Kills what is left of the group before the child is reaped, while its number is its own."""
+        """Kills what is left of the group; before the child is reaped its number is its own."""
         with self._lock:
             self._running.discard(pid)
             _kill_group(pid)

@@ -65,6 +65,13 @@ def test_kinds_and_bindings(tmp_path: Path) -> None:
     assert (symbols["soft"].kind, symbols["soft"].binding) == ("function", "weak")
 
 
+def test_the_name_of_a_symbol_version_is_no_export(tmp_path: Path) -> None:
+    script = tmp_path / "exports.map"
+    script.write_text("STUB_1 { global: vcuda_*; local: *; };")
+    facts = read_elf_file(stub(flags=(f"-Wl,--version-script={script}",)))
+    assert {s.name for s in facts.exported} == set(abi.REQUIRED + abi.OPTIONAL)
+
+
 def test_agrees_with_nm() -> None:
     if not shutil.which("nm"):
         pytest.skip("no nm on this machine")

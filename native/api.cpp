@@ -1,4 +1,5 @@
-// The ABI's edge: checks what C callers can get wrong, turns exceptions into a status and a line of text. Nothing else throws past it.
+// The ABI's edge: checks what C callers can get wrong, turns exceptions into a status and a line of
+// text. Nothing else throws past it.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -52,11 +53,13 @@ vcuda::Model& model_of(vcuda_dev* dev) {
   return *dev->model;
 }
 
-// A caller compiled with an older header has a shorter struct, with a newer one a longer: copy what both know.
+// A caller compiled with an older header has a shorter struct, with a newer one a longer: copy what
+// both know.
 template <class T>
 T sized_copy(const T* from, const char* name) {
   if (!from) vcuda::fail(VCUDA_E_ARGUMENT, "%s is NULL", name);
-  if (from->struct_size < sizeof(uint32_t)) vcuda::fail(VCUDA_E_ARGUMENT, "%s: struct_size is %u", name, from->struct_size);
+  if (from->struct_size < sizeof(uint32_t))
+    vcuda::fail(VCUDA_E_ARGUMENT, "%s: struct_size is %u", name, from->struct_size);
   T copy{};
   std::memcpy(&copy, from, std::min<size_t>(sizeof(T), from->struct_size));
   return copy;
@@ -69,7 +72,8 @@ extern "C" {
 int32_t vcuda_abi_version(void) { return VCUDA_ABI_VERSION; }
 
 const char* vcuda_build_info(void) {
-  static const std::string text = "{" + vcuda::backend_info() + ", \"bits_version\": " + std::to_string(vcuda::arith::kBitsVersion) +
+  static const std::string text = "{" + vcuda::backend_info() + ", \"bits_version\": " +
+                                  std::to_string(vcuda::arith::kBitsVersion) +
                                   ", " VCUDA_BUILD_INFO "}";
   return text.c_str();
 }
@@ -120,15 +124,30 @@ vcuda_status vcuda_dev_model_step(vcuda_dev* dev, int32_t token, float* h_out, f
   return guarded([&] { model_of(dev).step(&token, 1, h_out, logits); });
 }
 
-vcuda_status vcuda_dev_model_state_read(vcuda_dev* dev, int32_t layer, int32_t kind, void* buffer, uint64_t bytes, uint64_t* needed) {
+vcuda_status vcuda_dev_model_step_m(vcuda_dev* dev, int32_t m, const int32_t* tokens, float* h_out,
+                                    float* logits) {
+  return guarded([&] { model_of(dev).step_m(tokens, m, h_out, logits); });
+}
+
+vcuda_status vcuda_dev_model_mark(vcuda_dev* dev) {
+  return guarded([&] { model_of(dev).mark(); });
+}
+
+vcuda_status vcuda_dev_model_rollback(vcuda_dev* dev) {
+  return guarded([&] { model_of(dev).rollback(); });
+}
+
+vcuda_status vcuda_dev_model_state_read(vcuda_dev* dev, int32_t layer, int32_t kind, void* buffer,
+                                        uint64_t bytes, uint64_t* needed) {
   return guarded([&] {
     const vcuda::Model& model = model_of(dev);
     const uint64_t size = model.state_size(layer, kind);
     if (needed) *needed = size;
     if (!buffer) return;
     if (bytes != size)
-      vcuda::fail(VCUDA_E_ARGUMENT, "state_read: buffer has %llu bytes, this part of layer %d has %llu", static_cast<unsigned long long>(bytes),
-                  layer, static_cast<unsigned long long>(size));
+      vcuda::fail(
+          VCUDA_E_ARGUMENT, "state_read: buffer has %llu bytes, this part of layer %d has %llu",
+          static_cast<unsigned long long>(bytes), layer, static_cast<unsigned long long>(size));
     model.state_read(layer, kind, buffer);
   });
 }

@@ -20,22 +20,30 @@ int read_mmax() {
   char* end = nullptr;
   errno = 0;
   const long value = std::strtol(text, &end, 10);
-  if (errno || *end || value < 2 || value > 64) fail(VCUDA_E_ARGUMENT, "%s is '%s', must be a number from 2 to 64", kGate, text);
+  if (errno || *end || value < 2 || value > 64)
+    fail(VCUDA_E_ARGUMENT, "%s is '%s', must be a number from 2 to 64", kGate, text);
   return static_cast<int>(value);
 }
 
 const vcuda_config& checked_config(const vcuda_model_desc& d) {
-  if (d.struct_size < sizeof d) fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: struct_size %u is too small", d.struct_size);
-  if (!d.config || (!d.tensors && d.tensor_count)) fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: config or tensors is NULL");
-  if (d.config->struct_size < sizeof *d.config) fail(VCUDA_E_ARGUMENT, "vcuda_config: struct_size %u is too small", d.config->struct_size);
-  if (d.context < 1 || d.context > 1 << 22) fail(VCUDA_E_ARGUMENT, "context is %d, must be 1 to 4194304", d.context);
+  if (d.struct_size < sizeof d)
+    fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: struct_size %u is too small", d.struct_size);
+  if (!d.config || (!d.tensors && d.tensor_count))
+    fail(VCUDA_E_ARGUMENT, "vcuda_model_desc: config or tensors is NULL");
+  if (d.config->struct_size < sizeof *d.config)
+    fail(VCUDA_E_ARGUMENT, "vcuda_config: struct_size %u is too small", d.config->struct_size);
+  if (d.context < 1 || d.context > 1 << 22)
+    fail(VCUDA_E_ARGUMENT, "context is %d, must be 1 to 4194304", d.context);
   return *d.config;
 }
 
 }  // namespace
 
 Model::Model(Backend& backend, const vcuda_model_desc& desc)
-    : backend_(backend), config_(make_config(checked_config(desc))), context_(desc.context), mmax_(read_mmax()) {
+    : backend_(backend),
+      config_(make_config(checked_config(desc))),
+      context_(desc.context),
+      mmax_(read_mmax()) {
   weights_ = load_weights(backend_, config_, desc);
 
   const Config& c = config_;
@@ -80,6 +88,7 @@ StateSlot Model::make_slot() {
 void Model::reset() {
   const size_t n = static_cast<size_t>(config_.count(VCUDA_LAYER_GDN));
   now_ = 0;
+  marked_ = -1;
   backend_.zero(slots_[0].s, n * config_.s_size() * sizeof(float));
   backend_.zero(slots_[0].conv, n * config_.conv_size() * sizeof(float));
   position_ = 0;
@@ -91,15 +100,50 @@ void Model::step(const int32_t* tokens, int m, float* h_out, float* logits) {
     if (tokens[i] < 0 || tokens[i] >= config_.vocab)
       fail(VCUDA_E_ARGUMENT, "token %d is %d, must be 0 to %d", i, tokens[i], config_.vocab - 1);
   if (position_ > context_ - m)
-    fail(VCUDA_E_CONTEXT_FULL, "context full: %d of %d positions used, %d more asked for", position_, context_, m);
+    fail(VCUDA_E_CONTEXT_FULL, "context full: %d of %d positions used, %d more asked for",
+         position_, context_, m);
 
-  const int to = 1 - now_;
+  int to = 0;
+  while (to == now_ || to == marked_) ++to;  // a mark implies three slots
   const StepInput in{tokens, m, position_, context_, &slots_[now_], &slots_[to]};
   forward(backend_, config_, weights_, work_, kv_, in);
   if (!backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits))
-    fail(VCUDA_E_NONFINITE, "a NaN or an infinity in the result at position %d; the step is undone", position_);
+    fail(VCUDA_E_NONFINITE, "a NaN or an infinity in the result at position %d; the step is undone",
+         position_);
   now_ = to;
   position_ += m;
+}
+
+void Model::require_rows_enabled(const char* what) const {
+  if (mmax_ == 0)
+    fail(VCUDA_E_UNSUPPORTED,
+         "%s: M rows are not enabled; set %s to the largest M before the model is loaded", what,
+         kGate);
+}
+
+void Model::step_m(const int32_t* tokens, int m, float* h_out, float* logits) {
+  require_rows_enabled("step_m");
+  if (m < 2 || m > mmax_)
+    fail(VCUDA_E_ARGUMENT, "step_m: M is %d, must be 2 to %d (%s)", m, mmax_, kGate);
+  if (!weights_.float_projection.empty())
+    fail(VCUDA_E_UNSUPPORTED, "step_m: %s is a float projection, which cannot be batched",
+         weights_.float_projection.c_str());
+  step(tokens, m, h_out, logits);
+}
+
+void Model::mark() {
+  require_rows_enabled("mark");
+  if (slots_.size() < 3) slots_.push_back(make_slot());
+  marked_ = now_;
+  marked_position_ = position_;
+}
+
+void Model::rollback() {
+  require_rows_enabled("rollback");
+  if (marked_ < 0) fail(VCUDA_E_NO_MARK, "rollback: there is no mark, or it was used");
+  now_ = marked_;
+  position_ = marked_position_;
+  marked_ = -1;
 }
 
 void Model::info(vcuda_model_info& out) const {
@@ -109,19 +153,21 @@ void Model::info(vcuda_model_info& out) const {
   out.context = context_;
   out.position = position_;
   out.mmax = mmax_;
-  out.marked = 0;
+  out.marked = marked_ >= 0;
   out.weight_bytes = weights_.step_bytes;
   out.state_bytes = state_bytes_;
 }
 
 uint64_t Model::state_size(int layer, int kind) const {
-  if (layer < 0 || layer >= config_.layers) fail(VCUDA_E_ARGUMENT, "layer is %d, must be 0 to %d", layer, config_.layers - 1);
+  if (layer < 0 || layer >= config_.layers)
+    fail(VCUDA_E_ARGUMENT, "layer is %d, must be 0 to %d", layer, config_.layers - 1);
   const bool gdn = config_.kinds[layer] == VCUDA_LAYER_GDN;
   if (gdn && kind == VCUDA_STATE_S) return config_.s_size() * sizeof(float);
   if (gdn && kind == VCUDA_STATE_CONV) return config_.conv_size() * sizeof(float);
   if (!gdn && (kind == VCUDA_STATE_KEYS || kind == VCUDA_STATE_VALUES))
     return static_cast<uint64_t>(config_.kv_rows()) * position_ * sizeof(float);
-  fail(VCUDA_E_ARGUMENT, "layer %d is %s: it has no state of kind %d", layer, gdn ? "GDN" : "attention", kind);
+  fail(VCUDA_E_ARGUMENT, "layer %d is %s: it has no state of kind %d", layer,
+       gdn ? "GDN" : "attention", kind);
 }
 
 void Model::state_read(int layer, int kind, void* buffer) const {
@@ -129,7 +175,8 @@ void Model::state_read(int layer, int kind, void* buffer) const {
   const int index = weights_.layers[layer].index;
   const StateSlot& now = slots_[now_];
   if (kind == VCUDA_STATE_S) return backend_.read_s(config_, now.s + index * config_.s_size(), out);
-  if (kind == VCUDA_STATE_CONV) return backend_.read_conv(config_, now.conv + index * config_.conv_size(), out);
+  if (kind == VCUDA_STATE_CONV)
+    return backend_.read_conv(config_, now.conv + index * config_.conv_size(), out);
   backend_.read_kv(config_, kv_[index], context_, position_, kind == VCUDA_STATE_KEYS, out);
 }
 

@@ -1,5 +1,6 @@
-// One model on one device: weights, state, and the calls of the ABI. Every check that can refuse a call comes before the first
-// change; a step writes beside the state and is taken over only when its results are finite.
+// One model on one device: weights, state, and the calls of the ABI. Every check that can refuse a
+// call comes before the first change; a step writes beside the state and is taken over only when
+// its results are finite.
 #pragma once
 
 #include <memory>
@@ -10,13 +11,18 @@ namespace vcuda {
 
 class Model {
  public:
-  Model(Backend&, const vcuda_model_desc&);  // its memory is the backend's: free_all() after the model's end
+  Model(Backend&,
+        const vcuda_model_desc&);  // its memory is the backend's: free_all() after the model's end
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   void reset();
   void step(const int32_t* tokens, int m, float* h_out, float* logits);  // m = 1: the single step
-  uint64_t state_size(int layer, int kind) const;  // bytes; VCUDA_E_ARGUMENT when the layer has no such part
+  void step_m(const int32_t* tokens, int m, float* h_out, float* logits);
+  void mark();
+  void rollback();
+  uint64_t state_size(int layer,
+                      int kind) const;  // bytes; VCUDA_E_ARGUMENT when the layer has no such part
   void state_read(int layer, int kind, void* buffer) const;
   void info(vcuda_model_info&) const;
 
@@ -24,6 +30,7 @@ class Model {
   template <class T = float>
   T* alloc(size_t count);
   StateSlot make_slot();
+  void require_rows_enabled(const char* what) const;
 
   Backend& backend_;
   Config config_;
@@ -32,13 +39,17 @@ class Model {
   Weights weights_;
   Workspace work_;
   std::vector<void*> kv_;  // per attention layer
-  // Slot now_ is the state; a step writes the other one.
+  // Slot now_ is the state; a step writes the first slot that is neither now_ nor marked_, so that
+  // mark and rollback copy nothing. The third slot exists from the first mark on. Rows of the
+  // attention caches past position_ are never read.
   std::vector<StateSlot> slots_;
   int now_ = 0, position_ = 0;
+  int marked_ = -1, marked_position_ = 0;  // -1: no mark
   uint64_t state_bytes_ = 0;
 };
 
 // The forward pass; leaves the final norm's output in work.h and the logits in work.logits.
-void forward(Backend&, const Config&, const Weights&, const Workspace&, const std::vector<void*>& kv, const StepInput&);
+void forward(Backend&, const Config&, const Weights&, const Workspace&,
+             const std::vector<void*>& kv, const StepInput&);
 
 }  // namespace vcuda

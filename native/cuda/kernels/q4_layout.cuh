@@ -1,0 +1,118 @@
+// Q4 weights in the order in which the projection kernel reads them, and the kernel that packs them.
+//
+// A tile is 16 rows by one group of 32 inputs: 256 bytes of nibbles and 16 float16 scales, the A fragment of
+// mma.sync.m16n8k32. A cell is what one warp does in one superstep (16 groups, one of each of the contract's lanes): `tiles`
+// tiles of consecutive rows at one group. A slab is `tiles * split` tiles of rows over all inputs; a cluster of `cluster` blocks
+// walks it, and block `rank` owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
+// and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][superstep][warp] cells.
+//
+// Cell: tiles in pairs [lane 32][4 words: tile 0's two, tile 1's two], an odd last tile [lane 32][2 words]; then scales, tiles in
+// fours [row 8][tile 4][row, row+8], the rest [row 8][tile][row, row+8]. Word 0 of thread 4r+t: low nibbles row r, high nibbles
+// row r+8, inputs 4t..4t+3; word 1: inputs 16+4t... Nibbles are weight + 8; padding is weight 0, scale 0.
+#pragma once
+
+#include "arith/synth.h"
+#include "kernels/common.cuh"
+
+namespace vcuda::gpu {
+
+constexpr int kTileBytes = 288;
+
+struct Q4Shape {
+  int rows, groups;
+  int cluster;  // blocks that share a slab: 1, 2, 4 or 8
+  int warps;    // consumer warps of a block
+  int tiles;    // of a cell
+
+  __host__ __device__ int per_block() const { return arith::kQ4Lanes / cluster; }
+  __host__ __device__ int split() const { return warps / per_block(); }
+  __host__ __device__ int slab_tiles() const { return tiles * split(); }
+  __host__ __device__ int slabs() const { return ((rows + 15) / 16 + slab_tiles() - 1) / slab_tiles(); }
+  __host__ __device__ int supersteps() const { return (groups + arith::kQ4Lanes - 1) / arith::kQ4Lanes; }
+  __host__ __device__ int cell_bytes() const { return tiles * kTileBytes; }
+  __host__ __device__ size_t cell(int slab, int rank, int superstep, int warp) const {
+    return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
+  }
+  __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
+};
+
+struct Q4Source {  // one of the stacked tensors
+  const uint8_t* nibbles;  // device copy of the caller's bytes, or NULL: made from the stream
+  const uint16_t* scales;
+  arith::SynthStream stream;
+  float scale;
+  int row0, row_end;  // rows of the stack
+};
+
+struct Q4Sources {
+  Q4Source source[4];
+  int count;
+};
+
+__device__ __forceinline__ const Q4Source* q4_source(const Q4Sources& all, int row) {
+  for (int i = 0; i < all.count; ++i)
+    if (row < all.source[i].row_end) return &all.source[i];
+  return nullptr;
+}
+
+// Four nibbles, inputs 4*quad.. of the group, as bytes.
+__device__ __forceinline__ uint32_t q4_quad(const Q4Sources& all, int row, int groups, int group, int quad) {
+  const Q4Source* s = q4_source(all, row);
+  if (!s) return 0x08080808u;
+  const size_t at = static_cast<size_t>(row - s->row0) * groups + group;  // group of the tensor
+  uint32_t four;
+  if (s->nibbles) {
+    const uint8_t* p = s->nibbles + at * 16 + quad * 2;
+    four = p[0] | static_cast<uint32_t>(p[1]) << 8;
+  } else {
+    four = static_cast<uint32_t>(s->stream.word(2 * at + quad / 4) >> (16 * (quad % 4))) & 0xffffu;
+  }
+  return (four & 15u) | (four & 0xf0u) << 4 | (four & 0xf00u) << 8 | (four & 0xf000u) << 12;
+}
+
+__device__ __forceinline__ uint32_t q4_scale(const Q4Sources& all, int row, int groups, int group) {
+  const Q4Source* s = q4_source(all, row);
+  if (!s) return 0;
+  const size_t at = static_cast<size_t>(row - s->row0) * groups + group;
+  return s->nibbles ? s->scales[at] : arith::synth_scale(s->stream, at, s->scale);
+}
+
+// A thread a word of the packed matrix.
+static __global__ void __launch_bounds__(256) kernel_pack_q4(Q4Sources all, Q4Shape q, uint32_t* to) {
+  const size_t index = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int words = q.cell_bytes() / 4;
+  const size_t cell = index / words;
+  if (cell >= q.cell(q.slabs(), 0, 0, 0)) return;
+  const int warp = static_cast<int>(cell % q.warps), superstep = static_cast<int>(cell / q.warps % q.supersteps());
+  const int block = static_cast<int>(cell / q.warps / q.supersteps()), rank = block % q.cluster, slab = block / q.cluster;
+  const int lane = rank * q.per_block() + warp % q.per_block(), group = superstep * arith::kQ4Lanes + lane;
+  const int tile0 = slab * q.slab_tiles() + warp / q.per_block() * q.tiles;
+
+  int i = static_cast<int>(index % words), tile, thread, word;
+  if (i < q.tiles * 64) {
+    if (i < q.tiles / 2 * 128) {
+      tile = i / 128 * 2 + i % 4 / 2, thread = i % 128 / 4, word = i % 2;
+    } else {
+      i -= q.tiles / 2 * 128;
+      tile = q.tiles - 1, thread = i / 2, word = i % 2;
+    }
+    const int row = (tile0 + tile) * 16 + thread / 4, quad = word * 4 + thread % 4;
+    const bool absent = group >= q.groups;
+    const uint32_t low = absent ? 0x08080808u : q4_quad(all, row, q.groups, group, quad);
+    const uint32_t high = absent ? 0x08080808u : q4_quad(all, row + 8, q.groups, group, quad);
+    to[index] = low | high << 4;
+    return;
+  }
+  i -= q.tiles * 64;
+  int r;
+  if (i < q.tiles / 4 * 32) {
+    tile = i / 32 * 4 + i % 4, r = i % 32 / 4;
+  } else {
+    i -= q.tiles / 4 * 32;
+    tile = q.tiles / 4 * 4 + i % (q.tiles % 4), r = i / (q.tiles % 4);
+  }
+  const int row = (tile0 + tile) * 16 + r;
+  to[index] = group >= q.groups ? 0 : q4_scale(all, row, q.groups, group) | q4_scale(all, row + 8, q.groups, group) << 16;
+}
+
+}  // namespace vcuda::gpu

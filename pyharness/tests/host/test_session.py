@@ -146,6 +146,11 @@ def test_a_fault_at_the_start_is_named(fault: str, reason: str) -> None:
         opened(fault)
 
 
+def test_device_and_threads_reach_the_library() -> None:
+    with pytest.raises(CallFailed, match="device 2, threads -3"):
+        Session(bound(), MODEL, threads=-3, device=2)
+
+
 def test_a_missing_entry_is_named_when_it_is_called() -> None:
     name = "vcuda_dev_model_mark"
     with Session(bound(without=(name,)), MODEL) as session:

@@ -146,6 +146,24 @@ def test_noise_and_leftovers_of_a_good_library_change_nothing(fault: str, tmp_pa
     assert noisy.files == good.files
 
 
+def test_the_plan_reaches_the_library(tmp_path: Path) -> None:
+    threads = run(stub(), tmp_path / "out", dataclasses.replace(PLAN, threads=-3))
+    assert threads.reason.endswith("device 0, threads -3")
+    short = dataclasses.replace(PLAN, model=dataclasses.replace(MODEL, context=5))
+    assert "VCUDA_E_CONTEXT_FULL (4)" in run(stub(), tmp_path / "out", short).reason
+
+
+def test_the_folder_of_the_caller_is_not_searched_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json.py", "numpy.py", "pyharness.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run(stub(), Path("out")).status == "done"
+    assert (tmp_path / "out").is_dir()
+
+
 # ---- what cannot run is unsupported, by name -----------------------------------------------------
 
 

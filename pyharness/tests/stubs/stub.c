@@ -64,6 +64,11 @@ const char *vcuda_last_error(void) { return last_error; }
 
 vcuda_status vcuda_dev_open(const vcuda_dev_options *options, vcuda_dev **out) {
   if (options->struct_size != sizeof *options) return fail(VCUDA_E_ARGUMENT, "options: struct size");
+  if (options->threads < 0) {
+    char text[100];
+    snprintf(text, sizeof text, "device %d, threads %d", options->device, options->threads);
+    return fail(VCUDA_E_ARGUMENT, text);
+  }
   if (fault("no-device")) return fail(VCUDA_E_DEVICE, "no usable device:\n  driver too old");
   if (fault("null-device")) return VCUDA_OK;
   *out = calloc(1, sizeof **out);

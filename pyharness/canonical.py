@@ -1,7 +1,7 @@
 """Canonical JSON: one value has one sequence of bytes, so that its digest names it.
 
-Keys sorted by code point, no white space, UTF-8, no escapes that are not needed. Floats are refused unless asked for:
-two writers may print one float in two ways.
+Keys sorted by code point, no white space, UTF-8, no escapes that are not needed. Floats are refused
+unless asked for: two writers may print one float in two ways.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 
 def canonical_json(value: Any, *, floats: bool = False) -> bytes:
-    """The canonical bytes of a value made of dicts, lists, strings, integers, booleans and None. ValueError otherwise.
+    """The canonical bytes of dicts, lists, strings, integers, booleans and None; else ValueError.
 
-    ``floats`` admits finite floats, written as the shortest decimal that reads back the same. NaN is never admitted.
+    ``floats`` admits finite floats, written as the shortest decimal that reads back the same. NaN
+    is never admitted.
     """
     _check(value, floats, "value")
     text = json.dumps(

@@ -1,7 +1,8 @@
 """Files written whole or not at all, read once through one descriptor, and named by their SHA-256.
 
-A file is first written beside its place as ``.tmp-<name>-*`` and made durable, then renamed or linked into place: a reader
-never meets half of it. What a killed process leaves behind is such a temporary file and nothing else.
+A file is first written beside its place as ``.tmp-<name>-*`` and made durable, then renamed or
+linked into place: a reader never meets half of it. What a killed process leaves behind is such a
+temporary file and nothing else.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def sha256_bytes(data: bytes) -> Digest:
 
 
 def sha256_file(source: Path | str | int) -> tuple[Digest, int]:
-    """Digest and size of a file, or of what an open descriptor refers to; InputError if it is empty or unreadable.
+    """Digest and size of a file, by path or open descriptor; InputError if empty or unreadable.
 
-    A descriptor is read from offset 0 whatever its offset is, and the offset stays: hashing a file that was just written
-    cannot give the digest of no bytes.
+    A descriptor is read from offset 0 whatever its offset is, and the offset stays: hashing a file
+    that was just written cannot give the digest of no bytes.
     """
     if isinstance(source, int):
         return _sha256_descriptor(source, f"descriptor {source}")
@@ -42,7 +43,9 @@ def sha256_file(source: Path | str | int) -> tuple[Digest, int]:
 
 
 def open_regular(path: Path | str, *, follow: bool = True, dir_fd: int | None = None) -> int:
-    """A descriptor for reading a regular file; InputError for anything else. Never blocks on a pipe or a device."""
+    """A descriptor for reading a regular file; InputError for anything else. Never blocks on a pipe
+    or a device.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, dir_fd=dir_fd)
@@ -56,7 +59,9 @@ def open_regular(path: Path | str, *, follow: bool = True, dir_fd: int | None = 
 
 
 def read_descriptor(fd: int, name: str) -> bytes:
-    """All bytes of an open regular file, from offset 0. InputError names the file if reading fails."""
+    """All bytes of an open regular file, from offset 0. InputError names the file if reading
+    fails.
+    """
     data, offset = bytearray(), 0
     try:
         while chunk := os.pread(fd, CHUNK_BYTES, offset):
@@ -77,7 +82,9 @@ def read_regular(path: Path | str, *, follow: bool = True) -> bytes:
 
 
 def write_atomically(path: Path | str, data: bytes, mode: int = 0o644) -> None:
-    """Makes ``path`` hold ``data``, durably, replacing what was there; at no moment does it hold anything else."""
+    """Makes ``path`` hold ``data``, durably, replacing what was there; at no moment does it hold
+    anything else.
+    """
     path = Path(path)
     with _temporary(path, data, mode) as temporary:
         os.replace(temporary, path)
@@ -85,7 +92,9 @@ def write_atomically(path: Path | str, data: bytes, mode: int = 0o644) -> None:
 
 
 def publish_once(path: Path | str, data: bytes) -> None:
-    """Puts a read-only file in place for good. The same bytes there already are fine, others are a GateRefusal."""
+    """Puts a read-only file in place for good. The same bytes there already are fine, others are a
+    GateRefusal.
+    """
     path = Path(path)
     with _temporary(path, data, 0o444) as temporary:
         try:
@@ -144,7 +153,9 @@ def _sha256_descriptor(fd: int, name: str) -> tuple[Digest, int]:
 
 @contextlib.contextmanager
 def _temporary(path: Path, data: bytes, mode: int) -> Iterator[str]:
-    """A durable file beside ``path`` with these bytes; gone afterwards unless the block renamed it."""
+    """A durable file beside ``path`` with these bytes; gone afterwards unless the block renamed
+    it.
+    """
     try:
         fd, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}-", dir=path.parent)
     except OSError as e:

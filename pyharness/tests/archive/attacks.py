@@ -1,7 +1,8 @@
 """Attacks on an archive, without end: each changes an archive, and each must be refused.
 
-An attack is a description (which files get which bytes, disappear or become links), so that a run can name it, undo it and
-do it again. ``python -m pyharness.tests.archive.attacks 5000`` tries that many.
+An attack is a description (which files get which bytes, disappear or become links), so that a run
+can name it, undo it and do it again. ``python -m pyharness.tests.archive.attacks 5000`` tries that
+many.
 """
 
 from __future__ import annotations
@@ -214,7 +215,9 @@ def _put_back(path: Path, aside: Path | None) -> None:
 
 
 def _link(path: Path, target: Path, undo: contextlib.ExitStack) -> None:
-    """A link to the target; one named outside-* is made first, with the very bytes of the original."""
+    """A link to the target; one named outside-* is made first, with the very bytes of the
+    original.
+    """
     if target.name.startswith("outside-"):
         target = _outside(path) / target.name
         aside = next(_outside(path).glob(f"aside-*/{path.name}"))

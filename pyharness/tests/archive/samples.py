@@ -1,11 +1,17 @@
-"""Archives to test with: libraries that only look like ELF files, and logs of any length without waiting for them."""
+"""Archives to test with: libraries that only look like ELF files, and logs of any length without
+waiting for them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from pyharness.archive import accept, add, layout, tlog
 from pyharness.archive.entry import LogEntry
@@ -36,6 +42,13 @@ class Site:
     def snapshot(self) -> Snapshot:
         with locked(self.archive, exclusive=False) as tree:
             return read_snapshot(tree, self.pin)
+
+
+@contextlib.contextmanager
+def without_waiting_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 def elf(seed: int, size: int = 300) -> bytes:
@@ -69,7 +82,9 @@ def small(root: Path) -> Site:
 
 
 def long(root: Path, size: int) -> Site:
-    """``small`` with accepted entries up to ``size``, written at once instead of one after the other."""
+    """``small`` with accepted entries up to ``size``, written at once instead of one after the
+    other.
+    """
     site = small(root)
     snapshot = site.snapshot()
     entries = list(snapshot.entries)
@@ -87,9 +102,18 @@ def long(root: Path, size: int) -> Site:
         ).to_bytes()
         for blob in (record, manifest):
             write(site.archive / layout.blob_path(sha256_bytes(blob)), blob)
-        digests = sha256_bytes(manifest), first.library
-        said = (first.size_bytes, first.label, "again", sha256_bytes(record))
-        entries.append(LogEntry("accepted", time, *digests, *said))
+        entries.append(
+            LogEntry(
+                kind="accepted",
+                time=time,
+                manifest=sha256_bytes(manifest),
+                library=first.library,
+                size_bytes=first.size_bytes,
+                label=first.label,
+                why="again",
+                record=sha256_bytes(record),
+            )
+        )
     for path, data in log_files([e.to_bytes() for e in entries]).items():
         write(site.archive / path, data)
     write(site.archive / "index.json", index_of(site, entries))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from pyharness.archive import verify
+from pyharness import gate
+from pyharness.archive import checks, snapshot, verify
 from pyharness.gate import open_baseline
 from pyharness.tests.archive.attacks import (
     applied,
@@ -59,7 +61,7 @@ def test_attacks_on_a_short_log(short_site: Site) -> None:
 
 
 def test_attacks_on_a_log_with_two_levels_of_tiles(long_site: Site) -> None:
-    assert survivors(long_site, seed=2, count=75) == []
+    assert survivors(long_site, seed=2, count=45) == []
     assert verify(long_site.archive, long_site.pin).entries == 258
 
 
@@ -88,6 +90,24 @@ def test_a_continuation_of_the_log_is_no_baseline_before_it_is_pinned(short_site
         with open_baseline(short_site.archive, short_site.pin, "v0") as library:
             assert library.label == "v0"  # pinned before
     assert refused_by_gate(short_site) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "check"),
+    [
+        (checks, "check_tiles"),
+        (checks, "check_consistency"),
+        (checks, "check_blob"),
+        (snapshot, "_check_index"),
+        (gate, "_check_pinned"),
+    ],
+)
+def test_without_a_check_attacks_get_through(
+    short_site: Site, monkeypatch: pytest.MonkeyPatch, module: ModuleType, check: str
+) -> None:
+    """Each of these checks is needed, and the attacks would notice its loss."""
+    monkeypatch.setattr(module, check, lambda *_: None)
+    assert survivors(short_site, seed=6, count=120) != []
 
 
 def test_an_attack_that_changes_nothing_would_be_noticed(short_site: Site) -> None:

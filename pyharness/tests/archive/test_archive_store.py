@@ -6,19 +6,19 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pyharness.archive import accept, add, entries, layout, verify
+from pyharness.archive import Appended, accept, add, entries, layout, verify
 from pyharness.archive.entry import LogEntry
 from pyharness.archive.layout import Manifest
 from pyharness.archive.tlog import Checkpoint
 from pyharness.errors import GateRefusal, InputError
 from pyharness.files import sha256_bytes
 from pyharness.tests.archive.samples import (
-    NOON,
     Site,
     elf,
     index_of,
@@ -37,9 +37,22 @@ def site(tmp_path: Path) -> Site:
     return small(tmp_path)
 
 
-def put(site: Site, seed: int, label: str = "", **more: object):  # type: ignore[no-untyped-def]
-    path = library(site, seed)
-    return add(site.archive, site.pin, path, label=label or f"v{seed}", why="because", **more)  # type: ignore[arg-type]
+def put(
+    site: Site,
+    seed: int,
+    label: str = "",
+    facts: LibraryFacts | None = None,
+    record: bytes | None = None,
+) -> Appended:
+    return add(
+        site.archive,
+        site.pin,
+        library(site, seed),
+        label=label or f"v{seed}",
+        why="because",
+        facts=facts,
+        record=record,
+    )
 
 
 def contents(site: Site) -> dict[Path, bytes]:
@@ -186,6 +199,7 @@ def test_accepting_keeps_the_record_and_moves_the_tag(site: Site) -> None:
     record = record_of(digest, "third")
     said = accept(site.archive, site.pin, digest, record=record, why="faster")
     assert (said.added, said.entry.kind, said.entry.label) == (True, "accepted", "v2")
+    assert said.entry.record == sha256_bytes(record)
     assert (site.archive / layout.blob_path(said.entry.record)).read_bytes() == record
     index = json.loads((site.archive / "index.json").read_bytes())
     tags = {
@@ -247,7 +261,7 @@ def test_nothing_is_added_to_a_damaged_archive(site: Site) -> None:
 def test_only_one_unpinned_entry_can_be_of_an_interrupted_add(site: Site) -> None:
     write(site.pin, Checkpoint.parse(log_text(site, 3)).text.encode())
     assert verify(site.archive, site.pin).unpinned == 2
-    with pytest.raises(GateRefusal, match="at most one entry beyond the pin's 3.*found 2"):
+    with pytest.raises(GateRefusal, match=r"at most one entry beyond the pin's 3.*found 2"):
         put(site, 8)
     write(site.pin, log_text(site, 4))
     said = put(site, 8)
@@ -296,7 +310,7 @@ def test_no_archive(tmp_path: Path) -> None:
     site = small(tmp_path / "a")
     with pytest.raises(InputError, match="there is no archive; add a library with `run-ab"):
         verify(tmp_path / "none", tmp_path / "none.pin")
-    with pytest.raises(GateRefusal, match="expected a log of 5 entries .*, found no archive"):
+    with pytest.raises(GateRefusal, match=r"expected a log of 5 entries .*, found no archive"):
         verify(tmp_path / "none", site.pin)
     shutil.rmtree(site.archive)
     site.archive.mkdir()
@@ -313,7 +327,7 @@ def test_no_archive(tmp_path: Path) -> None:
 def test_a_lost_pin_is_not_made_up_for(site: Site) -> None:
     site.pin.unlink()
     for action in (lambda: verify(site.archive, site.pin), lambda: put(site, 8)):
-        with pytest.raises(GateRefusal, match="is missing, and .* holds 5 log entries: restore"):
+        with pytest.raises(GateRefusal, match=r"is missing, and .* holds 5 log entries: restore"):
             action()
     assert not site.pin.exists()
 
@@ -331,10 +345,12 @@ def test_a_lost_pin_is_not_made_up_for(site: Site) -> None:
         (lambda e, m: replace(e, manifest=m), "is missing|No such file"),
     ],
 )
-def test_entries_that_say_what_is_not_so(site: Site, change, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_entries_that_say_what_is_not_so(
+    site: Site, change: Callable[[LogEntry, Digest], LogEntry], message: str
+) -> None:
     """Also where log, checkpoint and pin agree: an archive written by something else."""
     old = list(site.snapshot().entries)
-    made: LogEntry = change(old[4], Digest("ab" * 32))
+    made = change(old[4], Digest("ab" * 32))
     for path, data in log_files([e.to_bytes() for e in [*old[:4], made]]).items():
         write(site.archive / path, data)
     write(site.pin, (site.archive / "log/checkpoint").read_bytes())
@@ -356,7 +372,7 @@ def test_entries_that_say_what_is_not_so(site: Site, change, message: str) -> No
         lambda d: b"\xff",
     ],
 )
-def test_one_entry_has_one_spelling(site: Site, spelling) -> None:  # type: ignore[no-untyped-def]
+def test_one_entry_has_one_spelling(site: Site, spelling: Callable[[bytes], bytes]) -> None:
     data = site.snapshot().entries[0].to_bytes()
     assert LogEntry.parse(data).to_bytes() == data
     assert spelling(data) != data
@@ -377,7 +393,7 @@ def test_one_entry_has_one_spelling(site: Site, spelling) -> None:  # type: igno
         lambda d: b'{"layers":null}',
     ],
 )
-def test_manifests_that_are_none(site: Site, spelling) -> None:  # type: ignore[no-untyped-def]
+def test_manifests_that_are_none(site: Site, spelling: Callable[[bytes], bytes]) -> None:
     data = site.snapshot().manifests[3].to_bytes()
     assert Manifest.parse(data).to_bytes() == data
     with pytest.raises(ValueError):

@@ -1,4 +1,6 @@
-"""The tree against published vectors and against the definition written out as it stands in RFC 6962."""
+"""The tree against published vectors and against the definition written out as it stands in RFC
+6962.
+"""
 
 from __future__ import annotations
 

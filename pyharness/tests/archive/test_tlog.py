@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,6 @@ def test_a_checkpoint_is_the_body_of_a_signed_note() -> None:
         lambda t: "",
     ],
 )
-def test_one_checkpoint_has_one_spelling(change) -> None:  # type: ignore[no-untyped-def]
+def test_one_checkpoint_has_one_spelling(change: Callable[[str], str]) -> None:
     with pytest.raises(ValueError):
         Checkpoint.parse(change(CHECKPOINT.text).encode())

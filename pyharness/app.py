@@ -1,4 +1,6 @@
-"""The pipeline: plan -> gate -> runner -> compare -> verdict -> record -> report. Each arrow is a frozen value."""
+"""The pipeline: plan -> gate -> runner -> compare -> verdict -> record -> report. Each arrow is a
+frozen value.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,12 @@ def run(
     runner: Runner,
     *,
     workers: int,
-    listener: Listener = Listener(),  # noqa: B008 (frozen)
+    listener: Listener = Listener(),
     replay_of: str = "",
 ) -> Outcome:
-    """Everything after the gate. The folder of the run has its verdict only when all of this is done."""
+    """Everything after the gate. The folder of the run has its verdict only when all of this is
+    done.
+    """
     started, sources = record.now(), record.sources_digest()
     folder = record.new_run(settings["out"])
     record.write_plan(folder, suite)

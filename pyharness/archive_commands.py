@@ -18,7 +18,9 @@ from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
 
 
 def check_gate(settings: Settings) -> int:
-    """The archive against its pin, every blob against its digest, the baseline and the candidate as they are now."""
+    """The archive against its pin, every blob against its digest, the baseline and the candidate as
+    they are now.
+    """
     from pyharness.archive import fsck
 
     report = fsck.verify(settings["archive"], settings["pin"])
@@ -38,8 +40,9 @@ def verify(settings: Settings) -> int:
 
     report = fsck.verify(settings["archive"], settings["pin"])
     print(
-        f"archive verified: {report.entries} log entries ({report.pinned} pinned), {report.libraries} "
-        f"libraries, {report.blobs} blobs, {size(report.bytes_hashed)} hashed, root {report.root}"
+        f"archive verified: {report.entries} log entries ({report.pinned} pinned), "
+        f"{report.libraries} libraries, {report.blobs} blobs, {size(report.bytes_hashed)} hashed, "
+        f"root {report.root}"
     )
     for what, names in (
         ("nothing refers to", report.orphans),
@@ -55,11 +58,14 @@ def add(settings: Settings, library: Path, label: str, why: str, *, probe: bool)
     from pyharness.archive import store
 
     facts = probe_library(library) if probe else None
-    added = store.add(settings["archive"], settings["pin"], library, label=label, why=why, facts=facts)
+    added = store.add(
+        settings["archive"], settings["pin"], library, label=label, why=why, facts=facts
+    )
     for line in added.settled:
         print(f"note: {line}", file=sys.stderr)
     verb = "added" if added.added else "is there already:"
-    print(f"{verb} {added.entry.label} {added.entry.library}, log entry {added.index} of {added.log_size}")
+    entry = added.entry
+    print(f"{verb} {entry.label} {entry.library}, log entry {added.index} of {added.log_size}")
     return Exit.SAME
 
 
@@ -74,7 +80,9 @@ def probe_library(library: Path) -> LibraryFacts:
     with gate.open_candidate(library) as sealed, tempfile.TemporaryDirectory() as folder:
         result = LocalRunner().run(arm, sealed, Path(folder) / "probe")
     if result.library is None:
-        raise LibraryFailure(f"{library}: {result.reason}; --no-probe adds a library that cannot run here")
+        raise LibraryFailure(
+            f"{library}: {result.reason}; --no-probe adds a library that cannot run here"
+        )
     return result.library
 
 
@@ -89,7 +97,9 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
     table = Table(box=None, pad_edge=False)
     head = ("label", "library", "size", "change", "added", "baseline", "why")
     for name in head if log else (*head[:3], "baseline"):
-        table.add_column(name, justify="right" if name in ("size", "change") else "left", overflow="fold")
+        table.add_column(
+            name, justify="right" if name in ("size", "change") else "left", overflow="fold"
+        )
     for line in lines:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
@@ -111,10 +121,18 @@ def symbols(library: Path, as_json: bool) -> int:
     lacks = [name for name in (*required, *optional) if name not in facts.names]
     if as_json:
         exported = [s.name for s in facts.exported]
-        print(json.dumps({"schema": "ab-symbols/1", "exported": exported, "missing": lacks}, indent=1))
+        print(
+            json.dumps({"schema": "ab-symbols/1", "exported": exported, "missing": lacks}, indent=1)
+        )
     else:
         for symbol in facts.exported:
-            known = "required" if symbol.name in required else "optional" if symbol.name in optional else ""
+            known = (
+                "required"
+                if symbol.name in required
+                else "optional"
+                if symbol.name in optional
+                else ""
+            )
             print(f"{symbol.name:<32} {symbol.kind:<9} {symbol.binding:<7} {known}".rstrip())
         for name in lacks:
             print(f"{name:<32} missing   {'required' if name in required else 'optional'}")
@@ -139,5 +157,7 @@ def pack(folder: Path, out: Path) -> int:
 def show_config(settings: Settings) -> int:
     """Every setting, its value, where it came from."""
     for key, setting in settings.values.items():
-        print(f"{key:<10} {str(setting.value) or '-':<48} {setting.source:<16} {config.KEYS[key][2]}")
+        print(
+            f"{key:<10} {str(setting.value) or '-':<48} {setting.source:<16} {config.KEYS[key][2]}"
+        )
     return Exit.SAME

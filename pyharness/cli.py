@@ -1,4 +1,5 @@
-"""The command line, click only: options become values, ``commands`` does the work, one place turns errors into exit codes.
+"""The command line, click only: options become values, ``commands`` does the work, one place turns
+errors into exit codes.
 
 Nothing heavy is imported before a command runs: ``--help`` is quick.
 """
@@ -9,67 +10,24 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 import pyharness
 from pyharness.errors import Exit, HarnessError
-
-F = TypeVar("F", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
-EXIT_CODES = """\b
-Exit codes
-  0    same: everything that was compared is equal, bit for bit. Jobs of the default suite that a library
-       does not support are listed by name and do not count
-  1    at least one byte differs. Comes before 4: a difference is proved, and no second run takes it back
-  2    wrong options or bad input files
-  3    refused by the gate: a digest, the archive or its pin does not match; nothing was loaded or written
-  4    a library could not run: load, crash, signal, time-out, out of memory, its own error
-  5    nothing was proved: unsupported although asked for by name, or nothing but unsupported jobs;
-       a library that differs from itself; a control that stayed green; an unfinished run
-  70   a defect of this harness
-  130  interrupted"""
-
-
-def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def apply(function: F) -> F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return apply
-
-
-SETTINGS = options(
-    click.option("--archive", type=PATH, help="Archive of baselines."),
-    click.option("--pin", type=PATH, help="Checkpoint of its log, kept outside of it."),
-    click.option("--out", type=PATH, help="Folder of runs.  [default: abruns]"),
+from pyharness.options import (
+    EXIT_CODES,
+    JSON,
+    LIBRARIES,
+    LIBRARY,
+    MODEL,
+    PATH,
+    RUN,
+    RUNNING,
+    SETTINGS,
 )
-LIBRARIES = options(
-    click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
-    click.option("--candidate", type=PATH, help="Library under test.  [default: build/cpu/libvllm_cuda.so]"),
-)
-RUNNING = options(
-    click.option("--seed", type=int, help="Seed of the synthetic models."),
-    click.option("--threads", type=int, help="Threads of a CPU library; never changes a bit."),
-    click.option("--timeout", type=float, metavar="S", help="Seconds for one arm.  [default: 600]"),
-    click.option("--isa", type=click.Choice(["portable", "avx2", "avx512"]), help="Path of a CPU library."),
-)
-MODEL = options(
-    click.option("--synthetic", multiple=True, type=click.Choice(["hybrid", "gdn", "attn"]),
-                 help="Synthetic model; may be repeated."),
-    click.option("--size", type=click.Choice(["tiny", "mid", "27b"]), default="tiny", show_default=True,
-                 help="Size of the synthetic models."),
-    click.option("--model", type=PATH, help="Folder of a checkpoint, or a pack."),
-    click.option("--tokens", type=PATH, help="Token ids: .npy or .txt."),
-    click.option("--text", type=PATH, help="Text, through the checkpoint's tokenizer; bytes if synthetic."),
-)  # fmt: skip
-JSON = click.option("--json", "json_path", metavar="PATH|-", help="The result as JSON; - is stdout.")
-RUN = click.argument("run", metavar="RUN")
-LIBRARY = click.argument("library", type=PATH)
 
 
 @click.group(
@@ -82,8 +40,12 @@ LIBRARY = click.argument("library", type=PATH)
 @click.option("--rb", metavar="M", help="Rollback after M rows, every case.")
 @click.option("--libs", is_flag=True, help="M rows of the baseline against those of the candidate.")
 @MODEL
-@click.option("--prefix", metavar="P[,P]", help="Tokens before the first recorded one.  [default: 63]")
-@click.option("--continuation", metavar="C|all", help="Single steps after the M rows.  [default: 4]")
+@click.option(
+    "--prefix", metavar="P[,P]", help="Tokens before the first recorded one.  [default: 63]"
+)
+@click.option(
+    "--continuation", metavar="C|all", help="Single steps after the M rows.  [default: 4]"
+)
 @LIBRARIES
 @SETTINGS
 @RUNNING
@@ -92,9 +54,11 @@ LIBRARY = click.argument("library", type=PATH)
 @click.option("--debug", is_flag=True, help="A traceback for a defect of the harness.")
 @click.version_option(pyharness.__version__, prog_name="run-ab")
 @click.pass_context
-def cli(context: click.Context, **given: Any) -> None:
-    """Proves, bit for bit, that M rows equal M single steps, that a rollback gives the past back, and that a
-    new library equals the archived one. Alone it runs the whole suite on three synthetic models."""
+def cli(context: click.Context, /, **given: Any) -> None:
+    """Proves, bit for bit, that M rows equal M single steps, that a rollback gives the past back,
+    and that a new library equals the archived one. Alone it runs the whole suite on three synthetic
+    models.
+    """
     context.obj = given
     if context.invoked_subcommand:
         strange = [
@@ -190,7 +154,9 @@ def archive() -> None:
 @LIBRARY
 @click.option("--label", required=True)
 @click.option("--why", required=True, help="One line for the log.")
-@click.option("--probe/--no-probe", default=True, help="Ask the library what it is, in a process of its own.")
+@click.option(
+    "--probe/--no-probe", default=True, help="Ask the library what it is, in a process of its own."
+)
 @SETTINGS
 def archive_add(library: Path, label: str, why: str, probe: bool, **given: Any) -> int:
     """Put a library into the archive."""
@@ -264,7 +230,9 @@ def config_show() -> int:
 def _models(given: dict[str, Any]) -> Any:
     from pyharness import commands
 
-    return commands.ModelOptions(**{n: given[n] for n in ("synthetic", "size", "model", "tokens", "text")})
+    return commands.ModelOptions(
+        **{n: given[n] for n in ("synthetic", "size", "model", "tokens", "text")}
+    )
 
 
 def _settings(given: dict[str, Any]) -> Any:
@@ -273,7 +241,7 @@ def _settings(given: dict[str, Any]) -> Any:
     return config.resolve({key: given[key] for key in config.KEYS if key in given})
 
 
-# ---- exit codes ----------------------------------------------------------------------------------------------------
+# ---- exit codes ----------------------------------------------------------------------------------
 
 
 def run(arguments: list[str]) -> int:

@@ -1,4 +1,6 @@
-"""What each command does, given its options as values. Returns an exit code; errors are exceptions with one."""
+"""What each command does, given its options as values. Returns an exit code; errors are exceptions
+with one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyharness import app, compare, config, gate, jobs, plan, record
+from pyharness import app, compare, gate, jobs, plan, record
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, LibraryFailure, NothingProved, UsageError
 from pyharness.files import make_directory, sha256_file, write_atomically
 from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
 from pyharness.inputs.tokens import read_text, read_tokens
+from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Workload
 from pyharness.report import document, text
 from pyharness.report.terminal import Terminal
@@ -64,7 +67,9 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
                 made, libraries, inputs, settings, runner or LocalRunner(),
                 workers=workers, listener=app.Listener(terminal.job, terminal.arm),
             )  # fmt: skip
-        terminal.summary(outcome.verdict, *_library_lines(outcome.document), f"run {outcome.folder}")
+        terminal.summary(
+            outcome.verdict, *_library_lines(outcome.document), f"run {outcome.folder}"
+        )
     _write(options.json, document.dumps(outcome.document))
     if options.junit:
         write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
@@ -74,8 +79,8 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
 def _request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
     explicit = options.m1 or options.libs or bool(options.mt or options.rb)
     every: tuple[int, ...] = ()
-    mt = plan.parse_rows(options.mt) if options.mt else every if explicit else plan.DEFAULT_MT
-    rb = plan.parse_rows(options.rb) if options.rb else every if explicit else plan.DEFAULT_RB
+    mt = parse_rows(options.mt) if options.mt else every if explicit else plan.DEFAULT_MT
+    rb = parse_rows(options.rb) if options.rb else every if explicit else plan.DEFAULT_RB
     libs_mt, libs_rb = (mt, rb) if options.libs or not explicit else (every, every)
     if options.libs and not (mt or rb):
         libs_mt, libs_rb = plan.DEFAULT_MT, plan.DEFAULT_RB
@@ -86,7 +91,7 @@ def _request(options: SuiteOptions, settings: Settings, workers: int) -> Request
         libs_mt=libs_mt,
         libs_rb=libs_rb,
         explicit=explicit,
-        prefixes=plan.parse_prefixes(options.prefix) if options.prefix is not None else None,
+        prefixes=parse_prefixes(options.prefix) if options.prefix is not None else None,
         continuation=_continuation(options.continuation),
         # Two processes at a time leave one core to each. The number of threads never changes a bit.
         threads=settings["threads"] or (1 if workers > 1 else 0),
@@ -132,17 +137,21 @@ def _workload(spec: ModelSpec, options: ModelOptions) -> Workload:
 
 
 def _inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileFact, ...]:
-    """Digests of every file that the run depends on; the token file too, though the plan holds the tokens."""
+    """Digests of every file that the run depends on; the token file too, though the plan holds the
+    tokens.
+    """
     facts = [fact for w in workloads for fact in input_facts(w.model)]
     facts += [file_fact(p.absolute()) for p in (options.tokens, options.text) if p]
     return tuple(facts)
 
 
-# ---- libraries -----------------------------------------------------------------------------------------------------
+# ---- libraries -----------------------------------------------------------------------------------
 
 
 def open_pair(stack: ExitStack, settings: Settings) -> dict[Arm, app.Library]:
-    """Both libraries through the gate, before anything is loaded, hashed or written. The baseline first."""
+    """Both libraries through the gate, before anything is loaded, hashed or written. The baseline
+    first.
+    """
     archive, pin = settings["archive"], settings["pin"]
     reference = baseline_reference(settings["baseline"])
     baseline = stack.enter_context(gate.open_baseline(archive, pin, reference))
@@ -153,22 +162,30 @@ def open_pair(stack: ExitStack, settings: Settings) -> dict[Arm, app.Library]:
 def open_candidate(settings: Settings) -> gate.SealedLibrary:
     path = settings["candidate"]
     if not path.exists():
-        raise UsageError(f"{path}: no such library; build it with `make native` or name one with --candidate")
+        raise UsageError(
+            f"{path}: no such library; build it with `make native` or name one with --candidate"
+        )
     return gate.open_candidate(path)
 
 
 def baseline_reference(reference: str) -> str:
-    """A path becomes the digest of its bytes: a baseline is what the archive's log knows, wherever it lies."""
+    """A path becomes the digest of its bytes: a baseline is what the archive's log knows, wherever
+    it lies.
+    """
     if "/" in reference or reference.endswith(".so"):
         return str(sha256_file(Path(reference))[0])
     return reference
 
 
-# ---- dump, compare, show, replay, accept ---------------------------------------------------------------------------
+# ---- dump, compare, show, replay, accept ---------------------------------------------------------
 
 
 def dump(
-    library: Path, options: ModelOptions, out: Path, settings: Settings, runner: Runner | None = None
+    library: Path,
+    options: ModelOptions,
+    out: Path,
+    settings: Settings,
+    runner: Runner | None = None,
 ) -> int:
     """One library, one input, single steps, the three files."""
     if len(options.synthetic) + bool(options.model) != 1:
@@ -179,7 +196,8 @@ def dump(
         tokens = plan.generated_tokens(settings["seed"], 16, workload.vocab)
     arm = ArmPlan(
         "candidate", "arm", workload.model, (Op("step", tokens, record=True),),
-        threads=settings["threads"], timeout_s=settings["timeout"], environment=_environment(settings),
+        threads=settings["threads"], timeout_s=settings["timeout"],
+        environment=_environment(settings),
     )  # fmt: skip
     with gate.open_candidate(library) as sealed:
         result = (runner or LocalRunner()).run(arm, sealed, out)
@@ -196,7 +214,9 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
     """memcmp of two dumps."""
     for folder in (baseline, candidate):
         if not folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; give two folders with {', '.join(compare.FILES)}")
+            raise UsageError(
+                f"{folder}: no such folder; give two folders with {', '.join(compare.FILES)}"
+            )
     comparison, ours, theirs = compare.compare_and_hash(baseline, candidate)
     if json_path != "-":
         print("\n".join(text.comparison_lines(comparison)))
@@ -221,8 +241,12 @@ def show(run: str, settings: Settings, json_path: str | None) -> int:
     return verdict.exit_code
 
 
-def replay(run: str, settings: Settings, json_path: str | None, runner: Runner | None = None) -> int:
-    """The same plan on the same libraries again; every arm must give the digests that the record holds."""
+def replay(
+    run: str, settings: Settings, json_path: str | None, runner: Runner | None = None
+) -> int:
+    """The same plan on the same libraries again; every arm must give the digests that the record
+    holds.
+    """
     from pyharness import replay as again
 
     folder = record.find_run(settings["out"], run)
@@ -254,13 +278,18 @@ def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
     folder = record.find_run(settings["out"], run)
     verdict, _ = record.read_verdict(folder)
     if verdict.exit_code != Exit.SAME:
-        raise NothingProved(f"{folder.name}: only a run that ended with 0 can be accepted, this one ended with {verdict.exit_code}")
+        raise NothingProved(
+            f"{folder.name}: only a run that ended with 0 can be accepted, this one ended with "
+            f"{verdict.exit_code}"
+        )
     made, raw = record.read_record(folder), (folder / "record.json").read_bytes()
     if made.run != folder.name:
         raise UsageError(f"{folder}: its record is of run {made.run}")
     library = made.libraries["candidate"]
     if (found := sha256_file(Path(library.origin))[0]) != library.digest:
-        raise GateRefusal(f"{library.origin}: expected {library.digest}, the library of this run, found {found}")
+        raise GateRefusal(
+            f"{library.origin}: expected {library.digest}, the library of this run, found {found}"
+        )
     archive, pin = settings["archive"], settings["pin"]
     store.add(
         archive, pin, Path(library.origin),
@@ -271,7 +300,7 @@ def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
     return Exit.SAME
 
 
-# ---- output --------------------------------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
 def _library_lines(whole: Mapping[str, Any]) -> list[str]:
@@ -293,5 +322,3 @@ def _write(path: str | None, data: bytes) -> None:
     elif path:
         make_directory(Path(path).absolute().parent)
         write_atomically(Path(path), data)
-
-

@@ -1,7 +1,8 @@
 """memcmp of two arms' dumps, and, where they differ, the first differing element.
 
-Bytes decide: a differing NaN payload or sign of zero is a difference. Files are read in blocks of 16 MB into buffers that
-are used again, so memory does not grow with the files, and an element is only looked at once its block is known to differ.
+Bytes decide: a differing NaN payload or sign of zero is a difference. Files are read in blocks of
+16 MB into buffers that are used again, so memory does not grow with the files, and an element is
+only looked at once its block is known to differ.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Tensor:
         return self.elements * self.itemsize
 
 
-# ---- the three files ------------------------------------------------------------------------------------------------
+# ---- the three files -----------------------------------------------------------------------------
 
 
 def compare_dumps(baseline: Path, candidate: Path) -> Comparison:
@@ -67,7 +68,7 @@ def compare_dumps(baseline: Path, candidate: Path) -> Comparison:
 def compare_and_hash(
     baseline: Path, candidate: Path, *, hashed: bool = True
 ) -> tuple[Comparison, tuple[FileFact, ...], tuple[FileFact, ...]]:
-    """The comparison and the digests of both sides in one reading; the digests are made in two threads."""
+    """The comparison and the digests of both sides in one reading, hashed by two threads."""
     differences, total = [], 0
     facts: tuple[list[FileFact], list[FileFact]] = ([], [])
     for name in FILES:
@@ -91,7 +92,7 @@ def same_file(a: Path, b: Path) -> bool:
 def _same_bytes(a: Path, b: Path, hashed: bool) -> tuple[bool, tuple[Digest, ...]]:
     """memcmp of two files, and their digests where asked for."""
     hashes = [hashlib.sha256(), hashlib.sha256()]
-    with ThreadPoolExecutor(2) as pool, _open(a) as fa, _open(b) as fb:  # a thread starts at its first task
+    with ThreadPoolExecutor(2) as pool, _open(a) as fa, _open(b) as fb:  # threads start lazily
         sizes = [os.fstat(f.fileno()).st_size for f in (fa, fb)]
         same = sizes[0] == sizes[1]
         if not same and not hashed:
@@ -118,7 +119,7 @@ def _blocks(a: IO[bytes], b: IO[bytes], size: int) -> Iterator[tuple[memoryview,
 
 
 def _fill(file: IO[bytes], buffer: memoryview) -> int:
-    """Read until the buffer is full or the file ends; an unbuffered read may return less than it could."""
+    """Read until the buffer is full or the file ends; one read may return less than it could."""
     done = 0
     while done < len(buffer) and (n := file.readinto(buffer[done:])):  # type: ignore[attr-defined]
         done += n
@@ -126,7 +127,7 @@ def _fill(file: IO[bytes], buffer: memoryview) -> int:
 
 
 def _equal(a: memoryview, b: memoryview) -> bool:
-    """Equality of bytes, eight at a time: comparing memoryviews of bytes goes element by element."""
+    """Equality of bytes, eight at a time: memoryviews of bytes compare element by element."""
     if len(a) != len(b):
         return False
     whole = len(a) & ~7
@@ -141,18 +142,20 @@ def _open(path: Path) -> IO[bytes]:
         raise InputError(f"{path}: {e.strerror or e}; a dump has {', '.join(FILES)}") from None
 
 
-# ---- layouts --------------------------------------------------------------------------------------------------------
+# ---- layouts -------------------------------------------------------------------------------------
 
 
 def len_and_layout(path: Path) -> tuple[int, tuple[Tensor, ...]]:
-    """Size of the file and its arrays in file order. InputError where the file is not what its name says."""
+    """Size of the file and its arrays in file order. InputError where it is not a whole file."""
     read = _npy_layout if path.suffix == ".npy" else _safetensors_layout
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         try:
             return size, read(file, size)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            raise InputError(f"{path}: not a whole {path.suffix[1:]} file: {_one_line(e)}") from None
+            raise InputError(
+                f"{path}: not a whole {path.suffix[1:]} file: {_one_line(e)}"
+            ) from None
 
 
 def _npy_layout(file: IO[bytes], size: int) -> tuple[Tensor, ...]:
@@ -205,7 +208,7 @@ def _one_line(e: Exception) -> str:
     return " ".join(str(e).split()) or type(e).__name__
 
 
-# ---- the first difference -------------------------------------------------------------------------------------------
+# ---- the first difference ------------------------------------------------------------------------
 
 
 def first_difference(a: Path, b: Path) -> Difference:
@@ -291,7 +294,7 @@ def _value(raw: bytes, dtype: str) -> str:
     return str(np.frombuffer(raw, kind)[0])
 
 
-# ---- rows, for the controls -----------------------------------------------------------------------------------------
+# ---- rows, for the controls ----------------------------------------------------------------------
 
 
 def differing_rows(a: Path, b: Path) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Settings: defaults < ``[tool.vllm-ab]`` of pyproject.toml < ``VLLM_AB_*`` < options. Each value knows its source."""
+"""Settings: defaults < ``[tool.vllm-ab]`` of pyproject.toml < ``VLLM_AB_*`` < options. Each value
+knows its source.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Settings:
 
 
 def project_root(start: Path | None = None) -> Path:
-    """The nearest folder upwards with the harness's table in its pyproject.toml or an archive beside one; else the checkout."""
+    """The nearest folder upwards with the harness's table in its pyproject.toml or an archive
+    beside one; else the checkout.
+    """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / "pyproject.toml").is_file() and (
@@ -66,7 +70,9 @@ def resolve(
     """Settings from all four sources; an unknown name in any of them is an error."""
     environment = os.environ if environment is None else environment
     root = project_root(start)
-    values = {k: Setting(_convert(k, d, root, "default"), "default") for k, (_, d, _) in KEYS.items()}
+    values = {
+        k: Setting(_convert(k, d, root, "default"), "default") for k, (_, d, _) in KEYS.items()
+    }
     file = root / "pyproject.toml"
     for key, value in (_table(file) or {}).items():
         _known(key, f"{file}: [tool.{TABLE}]")

@@ -1,7 +1,8 @@
-"""Runs the arms of a suite, a few processes at a time, and judges each job as soon as its arms have ended.
+"""Runs the arms of a suite, a few processes at a time, and judges each job as soon as its arms have
+ended.
 
-Equal runs are made once and shared. Dumps live only as long as a job needs them: those of the first job and of the first
-few red ones stay for a reader, of the rest the digests are enough.
+Equal runs are made once and shared. Dumps live only as long as a job needs them: those of the first
+job and of the first few red ones stay for a reader, of the rest the digests are enough.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; boun
 
 @dataclass(frozen=True)
 class ArmRecord:
-    """One run that was made: its plan's key, how it ended, where its dump lies ("" where it was dropped)."""
+    """One run that was made: its plan's key, how it ended, where its dump lies ("" where it was
+    dropped).
+    """
 
     key: str
     arm: Arm
@@ -63,7 +66,9 @@ class Arms:
         return self._root / self._records[self.key(plan)][2]
 
     def start(self, job: Job, pool: ThreadPoolExecutor, done: Callable[[], None]) -> None:
-        """Queue what no job has queued before. Repeats and the control wait for the arm that they repeat."""
+        """Queue what no job has queued before. Repeats and the control wait for the arm that they
+        repeat.
+        """
         for plan in job.arms():
             key = self.key(plan)
             if key in self._futures:
@@ -196,6 +201,8 @@ def row_change(control: Path, candidate: Path) -> RowChange:
 
 
 def parallel_workers(models: Iterable[ModelSpec]) -> int:
-    """Two processes at a time for tiny synthetic models, whose steps cannot use the cores; else one with all of them."""
+    """Two processes at a time for tiny synthetic models, whose steps cannot use the cores; else one
+    with all of them.
+    """
     tiny = all(model.kind == "synthetic" and model.size == "tiny" for model in models)
     return min(2, os.cpu_count() or 1) if tiny else 1

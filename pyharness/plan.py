@@ -1,7 +1,8 @@
 """Which arms run, and what each job compares: pure functions from a request to a frozen ``Suite``.
 
-Every arm starts from reset and a prefix of P single steps that are not recorded, then R recorded rows. R does not depend
-on M, so one run of the baseline's single steps serves every job of a prefix.
+Every arm starts from reset and a prefix of P single steps that are not recorded, then R recorded
+rows. R does not depend on M, so one run of the baseline's single steps serves every job of a
+prefix.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Role = Literal["arm", "again", "control"]
 DEFAULT_MT = (2, 3, 4, 5, 6, 7, 8)
 DEFAULT_RB = (2, 4, 8)
 DEFAULT_CONTINUATION = 4
-# The first recorded row then sees exactly 64 keys and the next one 65: every M-row step, M = 2 included, straddles a
-# border of the 64-key chunks in which attention sums.
+# The first recorded row then sees exactly 64 keys and the next one 65: every M-row step, M = 2
+# included, straddles a border of the 64-key chunks in which attention sums.
 DEFAULT_PREFIX = 63
 
 # What lies between mark and rollback, or after; "" is the plain case.
@@ -40,7 +41,9 @@ ROLLBACK_CASES = {
 
 @dataclass(frozen=True)
 class Control:
-    """An arm that must differ: rows before ``row`` equal the candidate's, ``row`` itself is another one."""
+    """An arm that must differ: rows before ``row`` equal the candidate's, ``row`` itself is another
+    one.
+    """
 
     plan: ArmPlan
     row: int
@@ -49,7 +52,9 @@ class Control:
 
 @dataclass(frozen=True)
 class Job:
-    """One line of the verdict: two arms, and the control that shows that the comparison can turn red."""
+    """One line of the verdict: two arms, and the control that shows that the comparison can turn
+    red.
+    """
 
     id: str
     kind: Kind
@@ -79,7 +84,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and the tokens it reads; ``given`` says that they are the user's, not generated ones."""
+    """A model and the tokens it reads; ``given``: they are the user's, not generated."""
 
     model: ModelSpec
     vocab: int
@@ -89,7 +94,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Request:
-    """What to compare. ``prefixes`` and ``continuation`` None: the defaults, fitted to the tokens."""
+    """What to compare. Prefixes and continuation None: the defaults, fitted to the tokens."""
 
     m1: bool = True
     mt: tuple[int, ...] = DEFAULT_MT
@@ -109,32 +114,10 @@ class Request:
         return max([1, *self.mt, *self.rb, *self.libs_mt, *self.libs_rb])
 
 
-def parse_rows(text: str) -> tuple[int, ...]:
-    """``4``, ``2-8`` or ``2,4,6-8`` -> the values of M, ascending, each once."""
-    chosen: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        if not match:
-            raise UsageError(f"cannot read {text!r} as numbers of rows; write 4, 2-8 or 2,4,8")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise UsageError(f"{part.strip()}: the range is empty; write the smaller number first")
-        if first < 2 or last > 256:
-            raise UsageError(f"{part.strip()}: an M-row step has 2 to 256 rows")
-        chosen.update(range(first, last + 1))
-    return tuple(sorted(chosen))
-
-
-def parse_prefixes(text: str) -> tuple[int, ...]:
-    """``63`` or ``0,1,64`` -> lengths of the prefix, in the order given, each once."""
-    parts = [p.strip() for p in text.split(",")]
-    if not all(re.fullmatch(r"\d{1,7}", p) for p in parts):
-        raise UsageError(f"cannot read {text!r} as lengths of a prefix; write 63 or 0,1,64")
-    return tuple(dict.fromkeys(int(p) for p in parts))
-
-
 def generated_tokens(seed: int, count: int, vocab: int) -> tuple[int, ...]:
-    """Tokens for a synthetic model: SHA-256 in counter mode, so the n-th token does not depend on ``count``."""
+    """Tokens for a synthetic model: SHA-256 in counter mode, so the n-th token does not depend on
+    ``count``.
+    """
     return tuple(_number("tokens", seed, i) % vocab for i in range(count))
 
 
@@ -150,10 +133,10 @@ def build(workloads: Iterable[Workload], request: Request) -> Suite:
     return Suite(tuple(jobs), tuple(notes))
 
 
-def _windows(
-    workload: Workload, request: Request, notes: list[str]
-) -> Iterator[tuple[int, int]]:
-    """(P, R) of each prefix; an own default gives way to short input, a number of the user's does not."""
+def _windows(workload: Workload, request: Request, notes: list[str]) -> Iterator[tuple[int, int]]:
+    """(P, R) of each prefix; an own default gives way to short input, a number of the user's does
+    not.
+    """
     widest = request.widest
     continuation = request.continuation
     if continuation is None and widest == 1:  # m1 alone: nothing bounds the rows but the tokens
@@ -212,8 +195,9 @@ class _Window:
             tokens = generated_tokens(workload.model.seed, prefix + rows, workload.vocab)
         self.request, self.vocab = request, workload.vocab
         self.prefix, self.recorded = tokens[:prefix], tokens[prefix : prefix + rows]
-        # Every arm gets the same cache, so that a result that depends on its size cannot pass for one that depends on M.
-        # Beyond P + R a control that does not roll back needs room for the longest detour.
+        # Every arm gets the same cache, so that a result that depends on its size cannot pass for
+        # one that depends on M. Beyond P + R a control that does not roll back needs room for the
+        # longest detour.
         context = prefix + rows + 2 * request.widest + 2
         self.model = dataclasses.replace(workload.model, context=workload.model.context or context)
         self.name = f"{model_slug(workload.model)}/p{prefix}"
@@ -264,7 +248,7 @@ class _Window:
             environment=self.request.environment,
         )
 
-    # ---- scripts --------------------------------------------------------------------------------------------------
+    # ---- scripts ---------------------------------------------------------------------------------
 
     def _start(self) -> tuple[Op, ...]:
         return (Op("step", self.prefix),) if self.prefix else ()
@@ -301,8 +285,9 @@ class _Window:
     def _other_tokens(self, count: int, offset: int) -> tuple[int, ...]:
         """Tokens that the script does not use elsewhere, as long as the vocabulary has such.
 
-        The control of a rollback job leaves the rollback out. With an empty prefix and attention only, its first row then
-        differs because the cache holds other values: so a detour of the very tokens that follow would prove nothing.
+        The control of a rollback job leaves the rollback out. With an empty prefix and attention
+        only, its first row then differs because the cache holds other values: so a detour of the
+        very tokens that follow would prove nothing.
         """
         used = {*self.prefix, *self.recorded}
         free = self.vocab - len(used & set(range(self.vocab)))
@@ -316,7 +301,7 @@ class _Window:
                 chosen.append(token)
         return tuple(chosen)
 
-    # ---- controls -------------------------------------------------------------------------------------------------
+    # ---- controls --------------------------------------------------------------------------------
 
     def _control(self, candidate: ArmPlan, row: int) -> Control:
         if any(op.kind == "rollback" for op in candidate.script):

@@ -1,4 +1,5 @@
-"""The folder of a run: what was planned, everything needed to do it again, and, written last, the verdict.
+"""The folder of a run: what was planned, everything needed to do it again, and, written last, the
+verdict.
 
 A run without ``verdict.json`` is unfinished and proves nothing, whatever else lies in its folder.
 """
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyharness
 from pyharness.canonical import canonical_json
 from pyharness.errors import InputError, NothingProved, UsageError
 from pyharness.files import make_directory, read_regular, write_atomically
@@ -79,7 +79,9 @@ def write_plan(folder: Path, suite: Suite) -> None:
 
 
 def finish(folder: Path, record: Record, junit: bytes, text: dict[str, Any]) -> None:
-    """The record first, the verdict last: where it lies, everything that it rests on lies beside it."""
+    """The record first, the verdict last: where it lies, everything that it rests on lies beside
+    it.
+    """
     _write(folder / "record.json", to_json(record))
     write_atomically(folder / "junit.xml", junit)
     write_atomically(folder / "verdict.json", document.dumps(text))
@@ -89,7 +91,7 @@ def _write(path: Path, value: Any) -> None:
     write_atomically(path, canonical_json(value, floats=True) + b"\n")
 
 
-# ---- reading back ---------------------------------------------------------------------------------------------------
+# ---- reading back --------------------------------------------------------------------------------
 
 
 def find_run(out: Path, name: str) -> Path:
@@ -124,7 +126,7 @@ def read_record(folder: Path) -> Record:
     return record
 
 
-# ---- what is true of this machine -----------------------------------------------------------------------------------
+# ---- what is true of this machine ----------------------------------------------------------------
 
 
 def environment_of(plan: ArmPlan) -> dict[str, str]:
@@ -157,7 +159,9 @@ def _cpu_model() -> str:
 
 
 def sources_digest() -> Digest:
-    """Of every module of the harness but its tests. Workers import them anew: they must not change during a run."""
+    """Of every module of the harness but its tests. Workers import them anew: they must not change
+    during a run.
+    """
     package = Path(__file__).parent
     state = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -173,11 +177,12 @@ def revision(root: Path) -> str:
 
     def git(*words: str) -> str:
         command = ["git", "-c", f"safe.directory={root}", *words]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, timeout=20, check=True
+        )
         return done.stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
-

@@ -1,4 +1,6 @@
-"""Doing a recorded run again: the libraries found by their digests, and every arm's digests held against the record."""
+"""Doing a recorded run again: the libraries found by their digests, and every arm's digests held
+against the record.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
     path = Path(library.origin)
     if path.is_file() and _is_outside(path, settings["archive"]):
         return gate.open_candidate(path, library.digest)
-    raise GateRefusal(f"the library {library.digest} cannot be found again: {archived}; {path}: no file")
+    raise GateRefusal(
+        f"the library {library.digest} cannot be found again: {archived}; {path}: no file"
+    )
 
 
 def _is_outside(path: Path, archive: Path) -> bool:
@@ -43,11 +47,15 @@ def _is_outside(path: Path, archive: Path) -> bool:
 
 
 def check_inputs(before: Record) -> None:
-    """InputError unless every file behind models and tokens has its recorded bytes. Tokens are in the plan itself."""
+    """InputError unless every file behind models and tokens has its recorded bytes. Tokens are in
+    the plan itself.
+    """
     for fact in before.inputs:
         digest, _ = sha256_file(Path(fact.name))
         if digest != fact.sha256:
-            raise InputError(f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {digest}")
+            raise InputError(
+                f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {digest}"
+            )
 
 
 def changes(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> list[str]:
@@ -68,11 +76,11 @@ def changes(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> list[str
 
 
 def _file_changes(before: ArmRecord, after: ArmRecord) -> list[str]:
-    found = {f.name: f for f in after.result.files}
+    found = {f.name: f.sha256 for f in after.result.files}
     return [
-        f"{f.name}: expected {f.sha256}, found {found[f.name].sha256 if f.name in found else 'nothing'}"
+        f"{f.name}: expected {f.sha256}, found {found.get(f.name, 'no such file')}"
         for f in before.result.files
-        if f.name not in found or found[f.name].sha256 != f.sha256
+        if found.get(f.name) != f.sha256
     ]
 
 

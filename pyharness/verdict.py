@@ -1,4 +1,4 @@
-"""From what was observed to one verdict for each job and one exit code for the run: a table of rules, no effects."""
+"""Rules: what was observed -> a verdict for each job and one exit code for the run. No effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyharness.values import ArmResult, Comparison, FileFact, JobStatus
 
 @dataclass(frozen=True)
 class RowChange:
-    """A control against the candidate: which recorded rows differ, and whether the whole dumps do."""
+    """A control against the candidate: which recorded rows differ, and whether the states do."""
 
     h_out: tuple[int, ...]
     logits: tuple[int, ...]
@@ -21,7 +21,7 @@ class RowChange:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one job observed. None: not run, or not compared because an arm before it did not end well."""
+    """What one job observed. None: not run or not compared, an arm before it did not end well."""
 
     baseline: ArmResult
     candidate: ArmResult
@@ -75,7 +75,8 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
         ("baseline", facts.baseline, facts.baseline_again, facts.baseline_repeat),
         ("candidate", facts.candidate, facts.candidate_again, facts.candidate_repeat),
     )
-    # 1. An arm that did not run has nothing to compare; what it could not do comes before what it did wrong.
+    # 1. An arm that did not run has nothing to compare; what it could not do comes before what it
+    # did wrong.
     for name, arm, _, _ in arms:
         if arm.status == "failed":
             return JobStatus.FAILED, f"{name}: {arm.reason}"
@@ -152,10 +153,11 @@ def _where(repeat: Comparison | None) -> str:
 def conclude(jobs: Sequence[JobVerdict]) -> Verdict:
     """One exit code. A refusal of the gate (3) never gets here: nothing was run then.
 
-    A difference (1) comes before a failed arm (4), because it is a finished proof: no second run, no larger machine and no
-    longer time-out takes it back, while a script that retries on 4 would retry a broken library until it is lost in the noise.
-    A failed arm comes before 5, and nothing hides it: the run was not what was asked for. An unsupported job makes the run
-    5 when it was asked for by name, or when there is nothing that passed; otherwise it is listed and the run is 0.
+    A difference (1) comes before a failed arm (4), because it is a finished proof: no second run,
+    no larger machine and no longer time-out takes it back, while whoever retries on 4 would retry
+    a broken library until the difference is lost. A failed arm comes before 5: the run was not
+    what was asked for. An unsupported job makes the run a 5 when it was asked for by name, or
+    when nothing passed; otherwise it is listed and the run is a 0.
     """
     statuses = [job.status for job in jobs]
     count = statuses.count

@@ -1,1 +1,1 @@
-"""A verdict for people (text), for programs (document) and for CI servers (junit). Pure functions."""
+"""A verdict for people (text), for programs (document) and for CI servers (junit)."""

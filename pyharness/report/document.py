@@ -1,4 +1,6 @@
-"""The JSON document of a run's verdict: what ``--json`` prints, ``verdict.json`` holds and ``show`` reads."""
+"""The JSON document of a run's verdict: what ``--json`` prints, ``verdict.json`` holds and ``show``
+reads.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from pyharness.verdict import Verdict
 SCHEMA = "ab-verdict/1"
 
 
-def document(verdict: Verdict, run: str, libraries: dict[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
+def document(
+    verdict: Verdict, run: str, libraries: dict[str, Any], notes: tuple[str, ...]
+) -> dict[str, Any]:
     """One object; ``libraries`` says for each arm which digest it was, and from where."""
     return {
         "schema": SCHEMA,

@@ -14,7 +14,9 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit_xml(verdict: Verdict, properties: dict[str, str], timestamp: str = "") -> bytes:
-    """failure: bits differ; error: could not run or proved nothing; skipped: unsupported and not asked for by name."""
+    """failure: bits differ; error: could not run or proved nothing; skipped: unsupported and not
+    asked for by name.
+    """
     elements = [_element(job) for job in verdict.jobs]
     count = [element for element, _ in elements].count
     suite = ET.Element(

@@ -1,4 +1,6 @@
-"""What a person sees while a run goes on: one line for each finished job, and a bar of arms where there is a terminal."""
+"""What a person sees while a run goes on: one line for each finished job, and a bar of arms where
+there is a terminal.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pyharness.verdict import JobVerdict, Verdict
 
 
 class Terminal:
-    """``results``: where verdicts go, stdout unless that carries JSON. The bar is always on stderr."""
+    """Verdicts go to stdout unless that carries JSON; the bar is always on stderr."""
 
     def __init__(self, *, results_to_stderr: bool = False) -> None:
         self._bar: Progress | None = None
@@ -21,7 +23,8 @@ class Terminal:
         self._results = errors if results_to_stderr else Console(highlight=False)
         if errors.is_terminal and not errors.is_dumb_terminal:
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                TextColumn("{task.description}"), BarColumn(),
+                MofNCompleteColumn(), TimeElapsedColumn(),
                 console=errors, transient=True, redirect_stdout=False, redirect_stderr=False,
             )  # fmt: skip
             self._task = self._bar.add_task("arms", total=None)
@@ -34,7 +37,10 @@ class Terminal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bar:
             self._bar.stop()

@@ -1,4 +1,6 @@
-"""Lines for people. Each job, and so each M, is one line; ``rich`` colours them where a terminal is."""
+"""Lines for people. Each job, and so each M, is one line; ``rich`` colours them where a terminal
+is.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _WIDTH = max(len(s.value) for s in JobStatus)
 
 def job_lines(job: JobVerdict) -> list[str]:
     """The job's line, and under it one for each file that differs."""
-    lines = [f"{job.status.value:<{_WIDTH}}  {job.id}" + (f"  {told}" if (told := _told(job)) else "")]
+    lines = [
+        f"{job.status.value:<{_WIDTH}}  {job.id}" + (f"  {told}" if (told := _told(job)) else "")
+    ]
     if job.comparison:
         lines += [f"{'':<{_WIDTH}}    {difference_line(d)}" for d in job.comparison.differences]
     return lines

@@ -1,4 +1,6 @@
-"""A runner without processes: a toy model whose rows follow from the tokens in its state, and planted faults by library."""
+"""A runner without processes: a toy model whose rows follow from the tokens in its state, and
+planted faults by library.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,30 +61,34 @@ def lacking(*kinds: str) -> FakeLibrary:
 class FakeRunner:
     """Remembers each plan that it ran. Faults:
 
-    rows: the last row of an M-row step is wrong in one bit.  after: the state is wrong after an M-row step.
-    stuck: rollback does nothing.  leak: row 0 of an M-row step depends on the last token.
-    deaf: nothing depends on the tokens.  deaf-logits, deaf-state: the same for one file.
-    random: no two runs are equal.  crash, crash-again, crash-control, crash-rows: an arm fails.
+    rows: the last row of an M-row step is wrong in one bit. after: the state is wrong after an
+    M-row step. stuck: rollback does nothing. leak: row 0 of an M-row step depends on the last
+    token. deaf: nothing depends on the tokens. deaf-logits, deaf-state: the same for one file.
+    random: no two runs are equal. crash, crash-again, crash-control, crash-rows: an arm fails.
     """
 
     ran: list[tuple[ArmPlan, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     counter: itertools.count[int] = field(default_factory=itertools.count)
 
-    def run(self, plan: ArmPlan, library: FakeLibrary, out: Path) -> ArmResult:  # type: ignore[override]
+    def run(self, plan: ArmPlan, library: Any, out: Path) -> ArmResult:
         with self.lock:
             self.ran.append((plan, library.name))
         assert not out.exists()
-        kinds = {op.kind for op in plan.script}
+        kinds: set[str] = {op.kind for op in plan.script}
         missing = tuple(OPTIONAL[k] for k in OPTIONAL if k in kinds & library.lacks)
-        facts = LibraryFacts(library.digest, library.size_bytes, 1, {"backend": "fake"}, ("a",), missing)
+        facts = LibraryFacts(
+            library.digest, library.size_bytes, 1, {"backend": "fake"}, ("a",), missing
+        )
         if missing:
             return ArmResult("unsupported", "lacks", missing, library=facts)
         if reason := _crash(plan, library.faults, kinds):
             return ArmResult("failed", reason)
         return self._toy(plan, library.faults, out, facts)
 
-    def _toy(self, plan: ArmPlan, faults: frozenset[str], out: Path, facts: LibraryFacts) -> ArmResult:
+    def _toy(
+        self, plan: ArmPlan, faults: frozenset[str], out: Path, facts: LibraryFacts
+    ) -> ArmResult:
         salt = str(next(self.counter)) if "random" in faults else ""
         rows: list[tuple[np.ndarray, np.ndarray]] = []
         state: list[int] = []
@@ -111,7 +118,9 @@ class FakeRunner:
         return ArmResult("done", files=file_facts(out), rows=len(rows), library=facts, wall_s=0.01)
 
 
-def _write(out: Path, rows: list[tuple[np.ndarray, np.ndarray]], s: np.ndarray, position: int) -> None:
+def _write(
+    out: Path, rows: list[tuple[np.ndarray, np.ndarray]], s: np.ndarray, position: int
+) -> None:
     out.mkdir(parents=True)
     np.save(out / "h_out.npy", np.stack([h for h, _ in rows]))
     np.save(out / "logits.npy", np.stack([logits for _, logits in rows]))

@@ -1,4 +1,6 @@
-"""The command line on a toy runner: exit codes, what goes to stdout and what to stderr, and quick help."""
+"""The command line on a toy runner: exit codes, what goes to stdout and what to stderr, and quick
+help.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SMALL = ["--synthetic", "gdn", "--prefix", "2"]
 class Bench:
     """A command line whose libraries and runner are toys."""
 
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    ) -> None:
         self.folder, self.capture, self.patch = folder, capture, patch
         self.out = self.err = ""
         patch.setattr(record, "sources_digest", lambda: SOURCES)
@@ -62,7 +66,9 @@ def bench(
 def test_green(bench: Bench) -> None:
     assert bench("--mt", "2-4", *SMALL) == Exit.SAME
     lines = bench.out.splitlines()
-    assert [line.split()[:2] for line in lines[:3]] == [["same", f"gdn-tiny/p2/mt{m}"] for m in (2, 3, 4)]
+    assert [line.split()[:2] for line in lines[:3]] == [
+        ["same", f"gdn-tiny/p2/mt{m}"] for m in (2, 3, 4)
+    ]
     assert "exit 0" in lines[3] and bench.err == ""
 
 
@@ -88,7 +94,11 @@ def test_without_a_model_three_synthetic_ones(bench: Bench) -> None:
         ({"candidate": broken("after")}, ["--libs"], Exit.DIFFERS),
         ({"candidate": broken("crash")}, ["--mt", "2"], Exit.FAILED),
         ({"candidate": broken("random")}, ["--m1"], Exit.UNPROVED),
-        ({"baseline": FakeLibrary("o", frozenset({"deaf"})), "candidate": broken("deaf")}, ["--m1"], Exit.UNPROVED),
+        (
+            {"baseline": FakeLibrary("o", frozenset({"deaf"})), "candidate": broken("deaf")},
+            ["--m1"],
+            Exit.UNPROVED,
+        ),
         ({"candidate": lacking("step_m")}, ["--mt", "2"], Exit.UNPROVED),
         ({"candidate": lacking("step_m")}, ["--mt", "2", "--m1"], Exit.UNPROVED),
         ({"baseline": lacking("step_m", "mark")}, ["--mt", "2", "--rb", "2"], Exit.SAME),
@@ -258,7 +268,9 @@ def test_help_documents_the_exit_codes(bench: Bench) -> None:
 def test_config_show(bench: Bench) -> None:
     bench.patch.setenv("VLLM_AB_TIMEOUT", "7")
     assert bench("config", "show", out=False) == 0
-    assert any(line.split()[:3] == ["timeout", "7.0", "VLLM_AB_TIMEOUT"] for line in bench.out.splitlines())
+    assert any(
+        line.split()[:3] == ["timeout", "7.0", "VLLM_AB_TIMEOUT"] for line in bench.out.splitlines()
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

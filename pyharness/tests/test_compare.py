@@ -1,4 +1,4 @@
-"""The byte comparison: one flipped bit in each file, every kind of unlike file, and bounded blocks."""
+"""The byte comparison: flipped bits in each file, every kind of unlike file, bounded blocks."""
 
 from __future__ import annotations
 
@@ -244,7 +244,9 @@ def broken_files() -> list[tuple[str, str, bytes]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "what", "data"), broken_files(), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "what", "data"), broken_files(), ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_malformed_files_are_one_line(
     pair: tuple[Path, Path], name: str, what: str, data: bytes
 ) -> None:
@@ -255,7 +257,9 @@ def test_malformed_files_are_one_line(
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize("array", [np.zeros((2, 2), "<c8"), np.zeros((2, 3), "<f4", order="F"), np.array([{}])])
+@pytest.mark.parametrize(
+    "array", [np.zeros((2, 2), "<c8"), np.zeros((2, 3), "<f4", order="F"), np.array([{}])]
+)
 def test_arrays_of_other_kinds_are_refused(pair: tuple[Path, Path], array: np.ndarray) -> None:
     np.save(pair[1] / H_OUT, array, allow_pickle=True)
     with pytest.raises(InputError, match=H_OUT):

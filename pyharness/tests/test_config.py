@@ -49,7 +49,9 @@ def test_relative_paths_of_options_are_relative_to_the_caller(
     (tmp_path / "x").mkdir()
     monkeypatch.chdir(tmp_path / "x")
     settings = config.resolve({"candidate": Path("lib.so")}, {}, root)
-    assert settings["candidate"] == tmp_path / "x" / "lib.so" and settings["out"] == root / "elsewhere"
+    assert (
+        settings["candidate"] == tmp_path / "x" / "lib.so" and settings["out"] == root / "elsewhere"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The whole way from a suite to verdicts on a toy model: every planted fault turns its jobs red, and only those."""
+"""The whole way from a suite to verdicts on a toy model: every planted fault turns its jobs red,
+and only those.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,23 @@ TINY = ModelSpec("synthetic", "gdn", "tiny")
 
 
 def suite(**changes: Any) -> Suite:
-    chosen = {"mt": (2, 4), "rb": (2,), "libs_mt": (2,), "libs_rb": (2,), "prefixes": (3,), **changes}
+    chosen = {
+        "mt": (2, 4),
+        "rb": (2,),
+        "libs_mt": (2,),
+        "libs_rb": (2,),
+        "prefixes": (3,),
+        **changes,
+    }
     return build([Workload(TINY, 16)], Request(**chosen))
 
 
 def run(
-    tmp_path: Path, baseline: FakeLibrary = OLD, candidate: FakeLibrary = NEW, workers: int = 2, **changes: Any
+    tmp_path: Path,
+    baseline: FakeLibrary = OLD,
+    candidate: FakeLibrary = NEW,
+    workers: int = 2,
+    **changes: Any,
 ) -> tuple[dict[str, JobVerdict], tuple[ArmRecord, ...], FakeRunner]:
     runner = FakeRunner()
     libraries = {"baseline": baseline, "candidate": candidate}
@@ -44,10 +57,14 @@ def test_a_sound_library_passes(tmp_path: Path, prefix: int, workers: int) -> No
     assert not reds(verdicts) and len(verdicts) == 1 + 2 + 6 + 2
 
 
-def test_each_distinct_run_is_made_once_and_twice_where_it_must_repeat_itself(tmp_path: Path) -> None:
+def test_each_distinct_run_is_made_once_and_twice_where_it_must_repeat_itself(
+    tmp_path: Path,
+) -> None:
     _, records, runner = run(tmp_path)
     assert len(runner.ran) == len(set(runner.ran)) == len(records)
-    singles = [p for p, lib in runner.ran if lib == "old" and {op.kind for op in p.script} == {"step"}]
+    singles = [
+        p for p, lib in runner.ran if lib == "old" and {op.kind for op in p.script} == {"step"}
+    ]
     assert Counter(p.role for p in singles) == {"arm": 1, "again": 1}
 
 
@@ -64,7 +81,9 @@ def test_wrong_state_after_right_rows(tmp_path: Path) -> None:
     verdicts, _, _ = run(tmp_path, candidate=broken("after"))
     assert set(reds(verdicts)) == {n for n in verdicts if n not in ("m1", "rb2-singles")}
     comparison = verdicts["mt2"].comparison
-    assert comparison is not None and [d.file for d in comparison.differences] == ["state.safetensors"]
+    assert comparison is not None and [d.file for d in comparison.differences] == [
+        "state.safetensors"
+    ]
 
 
 def test_rollback_that_does_nothing(tmp_path: Path) -> None:
@@ -108,7 +127,9 @@ def test_an_old_library_without_the_optional_entries(tmp_path: Path) -> None:
     assert reds(verdicts) == {"libs-mt2": "unsupported", "libs-rb2": "unsupported"}
     assert verdicts["libs-mt2"].missing == ("vcuda_dev_model_step_m",)
     assert "vcuda_dev_model_mark" in verdicts["libs-rb2"].reason
-    tried = [p for p, lib in runner.ran if lib == "old" and any(op.kind != "step" for op in p.script)]
+    tried = [
+        p for p, lib in runner.ran if lib == "old" and any(op.kind != "step" for op in p.script)
+    ]
     assert {p.role for p in tried} == {"arm"}  # not a second time
 
 
@@ -163,7 +184,7 @@ def test_disk_is_bounded_while_the_suite_runs(tmp_path: Path) -> None:
     most = 0
 
     class Watching(FakeRunner):
-        def run(self, plan: ArmPlan, library: FakeLibrary, out: Path) -> ArmResult:  # type: ignore[override]
+        def run(self, plan: ArmPlan, library: Any, out: Path) -> ArmResult:
             nonlocal most
             most = max(most, len(folders(tmp_path)))
             return super().run(plan, library, out)
@@ -185,7 +206,7 @@ def test_jobs_are_told_in_order_and_arms_are_counted(tmp_path: Path) -> None:
 
     made = suite()
     run_jobs(
-        made, {"baseline": OLD, "candidate": NEW}, FakeRunner(), tmp_path, workers=3,  # type: ignore[arg-type]
+        made, {"baseline": OLD, "candidate": NEW}, FakeRunner(), tmp_path, workers=3,
         on_job=lambda v: told.append(v.id), on_arm=arm,
     )  # fmt: skip
     assert told == [job.id for job in made.jobs]
@@ -194,11 +215,11 @@ def test_jobs_are_told_in_order_and_arms_are_counted(tmp_path: Path) -> None:
 
 def test_a_refusal_of_the_worker_ends_the_run(tmp_path: Path) -> None:
     class Refusing(FakeRunner):
-        def run(self, plan: ArmPlan, library: FakeLibrary, out: Path) -> ArmResult:  # type: ignore[override]
+        def run(self, plan: ArmPlan, library: Any, out: Path) -> ArmResult:
             raise GateRefusal("expected this, found that")
 
     with pytest.raises(GateRefusal, match="expected this"):
-        run_jobs(suite(), {"baseline": OLD, "candidate": NEW}, Refusing(), tmp_path, workers=2)  # type: ignore[arg-type]
+        run_jobs(suite(), {"baseline": OLD, "candidate": NEW}, Refusing(), tmp_path, workers=2)
 
 
 def test_parallel_workers_only_for_tiny_models() -> None:

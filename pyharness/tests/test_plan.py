@@ -1,4 +1,6 @@
-"""Plans: which scripts run, that they fit together, and that each control has something to differ in."""
+"""Plans: which scripts run, that they fit together, and that each control has something to differ
+in.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyharness.errors import InputError, UsageError
+from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import (
     DEFAULT_MT,
     DEFAULT_PREFIX,
@@ -24,8 +27,6 @@ from pyharness.plan import (
     build,
     generated_tokens,
     model_slug,
-    parse_prefixes,
-    parse_rows,
 )
 from pyharness.values import Digest, ModelSpec, Op, from_json, to_json
 
@@ -83,7 +84,9 @@ def test_default_suite_names_every_m_and_every_rollback_case() -> None:
         "libs-rb": 3,
     }
     assert {f"mt{m}" for m in range(2, 9)} <= set(jobs)
-    assert {"rb2", "rb4-singles", "rb8-mixed", "rb2-twice", "rb2-changing", "rb4-then-rows"} <= set(jobs)
+    assert {"rb2", "rb4-singles", "rb8-mixed", "rb2-twice", "rb2-changing", "rb4-then-rows"} <= set(
+        jobs
+    )
     assert all(job.prefix == DEFAULT_PREFIX and not job.requested for job in jobs.values())
 
 
@@ -132,15 +135,21 @@ def test_scripts_of_the_rollback_cases() -> None:
 
 @pytest.mark.parametrize("m", [2, 3, 8])
 @pytest.mark.parametrize("prefix", [0, 1])
-def test_control_of_a_rollback_drops_it_and_the_detour_has_other_tokens(m: int, prefix: int) -> None:
-    for job in jobs_of(Request(mt=(), rb=(m,), libs_mt=(), libs_rb=(), prefixes=(prefix,))).values():
+def test_control_of_a_rollback_drops_it_and_the_detour_has_other_tokens(
+    m: int, prefix: int
+) -> None:
+    for job in jobs_of(
+        Request(mt=(), rb=(m,), libs_mt=(), libs_rb=(), prefixes=(prefix,))
+    ).values():
         if job.kind != "rb":
             continue
         count = Counter(op.kind for op in job.candidate.script)
         control = Counter(op.kind for op in job.control.plan.script)
         assert count["rollback"] == control["rollback"] + 1 and job.control.row == 0
         detour = {t for op in job.candidate.script if not op.record for t in op.tokens}
-        assert not set(recorded(job.candidate.script)) & (detour - set(surviving(job.baseline.script)))
+        assert not set(recorded(job.candidate.script)) & (
+            detour - set(surviving(job.baseline.script))
+        )
         assert len(surviving(job.control.plan.script)) > len(surviving(job.candidate.script))
 
 
@@ -154,7 +163,9 @@ def test_detours_of_one_script_differ_from_each_other() -> None:
 def test_control_of_rows_changes_one_token_in_the_row_it_names(vocab: int) -> None:
     for job in jobs_of(Request(rb=(), libs_rb=()), Workload(MODEL, vocab)).values():
         ours, theirs = recorded(job.candidate.script), recorded(job.control.plan.script)
-        assert [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b] == [job.control.row]
+        assert [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b] == [
+            job.control.row
+        ]
         assert job.control.row == (job.rows - 1 if job.kind == "m1" else job.m - 1)
         assert all(0 <= t < vocab for t in theirs)
 

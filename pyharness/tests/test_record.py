@@ -12,6 +12,7 @@ import pytest
 
 from pyharness import app, config, record, replay
 from pyharness.errors import Exit, InputError, NothingProved, UsageError
+from pyharness.files import write_atomically
 from pyharness.plan import Request, Suite, Workload, build
 from pyharness.report import document
 from pyharness.report.junit import junit_xml
@@ -45,19 +46,19 @@ def run(
     folder: Path, baseline: FakeLibrary = OLD, candidate: FakeLibrary = NEW, runner: Any = None
 ) -> app.Outcome:
     libraries: Any = {"baseline": baseline, "candidate": candidate}
-    return app.run(
-        suite(), libraries, (), settings_in(folder), runner or FakeRunner(), workers=2
-    )
+    return app.run(suite(), libraries, (), settings_in(folder), runner or FakeRunner(), workers=2)
 
 
 def test_a_run_leaves_everything_and_the_verdict_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write = record.write_atomically
-    monkeypatch.setattr(
-        record, "write_atomically", lambda path, data: (written.append(path.name), write(path, data))
-    )
+
+    def write(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        write_atomically(path, data)
+
+    monkeypatch.setattr(record, "write_atomically", write)
     outcome = run(tmp_path)
     assert written == ["plan.json", "record.json", "junit.xml", "verdict.json"]
     assert {p.name for p in outcome.folder.iterdir() if p.is_file()} == FILES
@@ -81,7 +82,7 @@ def test_the_record_holds_what_a_replay_needs(tmp_path: Path) -> None:
 
 
 class Interrupted(FakeRunner):
-    def run(self, plan: ArmPlan, library: FakeLibrary, out: Path) -> ArmResult:  # type: ignore[override]
+    def run(self, plan: ArmPlan, library: Any, out: Path) -> ArmResult:
         if plan.role == "control":
             raise KeyboardInterrupt
         return super().run(plan, library, out)
@@ -108,7 +109,8 @@ def test_a_harness_that_changes_under_a_run_gives_no_verdict(
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[1]", b'{"schema": "ab-verdict/1"}', b'{"schema": "ab-verdict/2"}', b"\xff"]
+    "data",
+    [b"", b"{}", b"[1]", b'{"schema": "ab-verdict/1"}', b'{"schema": "ab-verdict/2"}', b"\xff"],
 )
 def test_a_broken_verdict_or_record_is_one_line(tmp_path: Path, data: bytes) -> None:
     for name in ("verdict.json", "record.json"):
@@ -137,7 +139,7 @@ def test_runs_have_names_of_their_own(tmp_path: Path) -> None:
     assert len({record.new_run(tmp_path) for _ in range(8)}) == 8
 
 
-# ---- replay --------------------------------------------------------------------------------------------------------
+# ---- replay --------------------------------------------------------------------------------------
 
 
 def test_replay_of_the_same_libraries_changes_nothing(tmp_path: Path) -> None:
@@ -159,7 +161,10 @@ def test_replay_of_an_arm_that_fails_now_or_is_missing(tmp_path: Path) -> None:
     changes = replay.changes(first.record.arms, second.record.arms)
     assert replay.exit_code(first.record.arms, second.record.arms) is Exit.FAILED
     assert any("was done, is failed: killed by SIGSEGV" in line for line in changes)
-    assert replay.exit_code(first.record.arms, second.record.arms[1:]) in (Exit.FAILED, Exit.UNPROVED)
+    assert replay.exit_code(first.record.arms, second.record.arms[1:]) in (
+        Exit.FAILED,
+        Exit.UNPROVED,
+    )
     assert replay.exit_code(first.record.arms, first.record.arms[1:]) is Exit.UNPROVED
     assert replay.exit_code((), ()) is Exit.UNPROVED
 
@@ -185,7 +190,7 @@ def test_replay_refuses_inputs_that_changed(tmp_path: Path) -> None:
         replay.check_inputs(made)
 
 
-# ---- reports -------------------------------------------------------------------------------------------------------
+# ---- reports -------------------------------------------------------------------------------------
 
 DIFFERENCE = Difference(
     "logits.npy", "", (3, 17), "0x3f800000", "0x3f800001", "1.0", "1.0000001", 5, 96

@@ -46,7 +46,9 @@ def done(job: Job, content: str = "a") -> ArmResult:
 
 
 EQUAL = Comparison(True, 300)
-UNEQUAL = Comparison(False, 300, (Difference("logits.npy", "", (2, 5), "0x0", "0x1", "0.0", "1e-45", 1, 96),))
+UNEQUAL = Comparison(
+    False, 300, (Difference("logits.npy", "", (2, 5), "0x0", "0x1", "0.0", "1e-45", 1, 96),)
+)
 
 
 def facts(job: Job, **changes: Any) -> Facts:
@@ -67,9 +69,7 @@ def facts(job: Job, **changes: Any) -> Facts:
 
 
 FAIL = ArmResult("failed", "killed by SIGSEGV")
-MISSING = ArmResult(
-    "unsupported", "lacks it", ("vcuda_dev_model_mark", "vcuda_dev_model_rollback")
-)
+MISSING = ArmResult("unsupported", "lacks it", ("vcuda_dev_model_mark", "vcuda_dev_model_rollback"))
 
 
 @pytest.mark.parametrize("job", [MT4, RB2, job_named("m1"), job_named("libs-mt3")])
@@ -85,15 +85,31 @@ def test_a_job_passes_only_with_everything_in_place(job: Job) -> None:
         ({"baseline": FAIL}, FAILED, "baseline: killed by SIGSEGV"),
         ({"candidate": FAIL}, FAILED, "candidate: killed by SIGSEGV"),
         ({"candidate": FAIL, "baseline": MISSING}, FAILED, "candidate: killed by SIGSEGV"),
-        ({"baseline": MISSING}, UNSUPPORTED, "baseline lacks vcuda_dev_model_mark, vcuda_dev_model_rollback"),
+        (
+            {"baseline": MISSING},
+            UNSUPPORTED,
+            "baseline lacks vcuda_dev_model_mark, vcuda_dev_model_rollback",
+        ),
         ({"candidate": MISSING}, UNSUPPORTED, "candidate lacks vcuda_dev_model_mark"),
-        ({"candidate": ArmResult("unsupported", "a float32 projection")}, UNSUPPORTED, "float32 projection"),
+        (
+            {"candidate": ArmResult("unsupported", "a float32 projection")},
+            UNSUPPORTED,
+            "float32 projection",
+        ),
         ({"baseline_again": FAIL}, FAILED, "baseline, run again: killed"),
         ({"candidate_again": None}, FAILED, "candidate, run again: it was not run"),
-        ({"baseline_repeat": UNEQUAL}, NONDETERMINISTIC, "the baseline differs from itself: logits.npy"),
+        (
+            {"baseline_repeat": UNEQUAL},
+            NONDETERMINISTIC,
+            "the baseline differs from itself: logits.npy",
+        ),
         ({"candidate_repeat": UNEQUAL}, NONDETERMINISTIC, "the candidate differs from itself"),
         ({"candidate_repeat": None}, NONDETERMINISTIC, "the candidate differs from itself"),
-        ({"candidate_again": done(MT4, "c")}, NONDETERMINISTIC, "the candidate differs from itself"),
+        (
+            {"candidate_again": done(MT4, "c")},
+            NONDETERMINISTIC,
+            "the candidate differs from itself",
+        ),
         ({"comparison": None}, INDISTINCT, "no bytes"),
         ({"comparison": Comparison(True, 0)}, INDISTINCT, "no bytes"),
         ({"comparison": UNEQUAL}, DIFFERS, ""),
@@ -101,11 +117,27 @@ def test_a_job_passes_only_with_everything_in_place(job: Job) -> None:
         ({"control": None}, FAILED, "it was not run"),
         ({"change": None}, INDISTINCT, "nothing was compared"),
         ({"change": RowChange((), (), False)}, INDISTINCT, "row 3 of h_out.npy stays the same"),
-        ({"change": RowChange((4, 5), (3, 4), True)}, INDISTINCT, "row 3 of h_out.npy stays the same"),
-        ({"change": RowChange((3, 4), (4, 5), True)}, INDISTINCT, "row 3 of logits.npy stays the same"),
+        (
+            {"change": RowChange((4, 5), (3, 4), True)},
+            INDISTINCT,
+            "row 3 of h_out.npy stays the same",
+        ),
+        (
+            {"change": RowChange((3, 4), (4, 5), True)},
+            INDISTINCT,
+            "row 3 of logits.npy stays the same",
+        ),
         ({"change": RowChange((3,), (3,), False)}, INDISTINCT, "state.safetensors stays the same"),
-        ({"change": RowChange((1, 3), (3,), True)}, DIFFERS, "row 1 depends on the token of the later row 3"),
-        ({"change": RowChange((3,), (2, 3), True)}, DIFFERS, "row 2 depends on the token of the later row 3"),
+        (
+            {"change": RowChange((1, 3), (3,), True)},
+            DIFFERS,
+            "row 1 depends on the token of the later row 3",
+        ),
+        (
+            {"change": RowChange((3,), (2, 3), True)},
+            DIFFERS,
+            "row 2 depends on the token of the later row 3",
+        ),
     ],
 )
 def test_each_fault_turns_the_job_from_green(
@@ -142,7 +174,7 @@ def test_missing_entries_are_listed_once() -> None:
     assert verdict.missing == MISSING.missing
 
 
-# ---- the run -------------------------------------------------------------------------------------------------------
+# ---- the run -------------------------------------------------------------------------------------
 
 
 def verdict_of(status: JobStatus, requested: bool = False) -> JobVerdict:

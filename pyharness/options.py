@@ -1,0 +1,107 @@
+"""Options that commands share, and what the text of an option means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pyharness.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+EXIT_CODES = """\b
+Exit codes
+  0    same: everything that was compared is equal, bit for bit. Jobs of the default suite that
+       a library does not support are listed by name and do not count
+  1    at least one byte differs. Comes before 4: a difference is proved, and no second run
+       takes it back
+  2    wrong options or bad input files
+  3    refused by the gate: a digest, the archive or its pin does not match; nothing was loaded
+       or written
+  4    a library could not run: load, crash, signal, time-out, out of memory, its own error
+  5    nothing was proved: unsupported although asked for by name, or nothing but unsupported
+       jobs; a library that differs from itself; a control that stayed green; an unfinished run
+  70   a defect of this harness
+  130  interrupted"""
+
+
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+SETTINGS = options(
+    click.option("--archive", type=PATH, help="Archive of baselines."),
+    click.option("--pin", type=PATH, help="Checkpoint of its log, kept outside of it."),
+    click.option("--out", type=PATH, help="Folder of runs.  [default: abruns]"),
+)
+LIBRARIES = options(
+    click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
+    click.option(
+        "--candidate", type=PATH, help="Library under test.  [default: build/cpu/libvllm_cuda.so]"
+    ),
+)
+RUNNING = options(
+    click.option("--seed", type=int, help="Seed of the synthetic models."),
+    click.option("--threads", type=int, help="Threads of a CPU library; never changes a bit."),
+    click.option("--timeout", type=float, metavar="S", help="Seconds for one arm.  [default: 600]"),
+    click.option(
+        "--isa", type=click.Choice(["portable", "avx2", "avx512"]), help="Path of a CPU library."
+    ),
+)
+FAMILIES, SIZES = ["hybrid", "gdn", "attn"], ["tiny", "mid", "27b"]
+MODEL = options(
+    click.option(
+        "--synthetic",
+        multiple=True,
+        type=click.Choice(FAMILIES),
+        help="Synthetic model; may be repeated.",
+    ),
+    click.option(
+        "--size",
+        type=click.Choice(SIZES),
+        default="tiny",
+        show_default=True,
+        help="Size of the synthetic models.",
+    ),
+    click.option("--model", type=PATH, help="Folder of a checkpoint, or a pack."),
+    click.option("--tokens", type=PATH, help="Token ids: .npy or .txt."),
+    click.option("--text", type=PATH, help="Text through the checkpoint's tokenizer, or as bytes."),
+)
+JSON = click.option(
+    "--json", "json_path", metavar="PATH|-", help="The result as JSON; - is stdout."
+)
+RUN = click.argument("run", metavar="RUN")
+LIBRARY = click.argument("library", type=PATH)
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """``4``, ``2-8`` or ``2,4,6-8`` -> the values of M, ascending, each once."""
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not match:
+            raise UsageError(f"cannot read {text!r} as numbers of rows; write 4, 2-8 or 2,4,8")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"{part.strip()}: the range is empty; write the smaller number first")
+        if first < 2 or last > 256:
+            raise UsageError(f"{part.strip()}: an M-row step has 2 to 256 rows")
+        chosen.update(range(first, last + 1))
+    return tuple(sorted(chosen))
+
+
+def parse_prefixes(text: str) -> tuple[int, ...]:
+    """``63`` or ``0,1,64`` -> lengths of the prefix, in the order given, each once."""
+    parts = [p.strip() for p in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,7}", p) for p in parts):
+        raise UsageError(f"cannot read {text!r} as lengths of a prefix; write 63 or 0,1,64")
+    return tuple(dict.fromkeys(int(p) for p in parts))

@@ -1,0 +1,139 @@
+"""The command line on the library that was built: archive, gate, workers, record, replay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyharness import cli, record
+from pyharness.errors import Exit
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build/cpu/libvllm_cuda.so"
+SOURCES = record.sources_digest()
+
+pytestmark = pytest.mark.skipif(
+    not BUILT.exists(), reason="no CPU library; build it with `make native`"
+)
+
+
+class Place:
+    """A folder with an archive that holds the built library, and a copy of it as the candidate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.candidate = folder / "candidate.so"
+        shutil.copyfile(BUILT, self.candidate)
+        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
+        self.run("archive", "add", str(self.candidate), "--label", "first", "--why", "test")
+
+    def run(self, *arguments: str) -> int:
+        return int(cli.run([*arguments, *self.where]))
+
+    def suite(self, *arguments: str) -> int:
+        return self.run(
+            *arguments, "--candidate", str(self.candidate), "--out", str(self.folder / "runs")
+        )
+
+    @property
+    def runs(self) -> list[Path]:
+        folder = self.folder / "runs"
+        return sorted(folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["hybrid", "gdn", "attn"])
+@pytest.mark.parametrize("prefix", ["0", "63"])
+def test_rows_and_rollbacks_of_the_built_library(
+    place: Place, capsys: pytest.CaptureFixture[str], family: str, prefix: str
+) -> None:
+    """M = 2 and an empty prefix too: the control still differs there."""
+    line = ["--m1", "--mt", "2,8", "--rb", "2", "--synthetic", family, "--prefix", prefix]
+    code = place.suite(*line)
+    told = capsys.readouterr().out
+    assert code == Exit.SAME, told
+    assert told.count("\nsame ") + told.startswith("same ") == 1 + 2 + 6
+
+
+def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.suite("--mt", "3", "--synthetic", "gdn") == Exit.SAME
+    (run,) = place.runs
+    made = record.read_record(run)
+    facts = made.libraries["candidate"].facts
+    assert facts is not None and facts.build_info["backend"] == "cpu" and facts.abi_version == 1
+    out = ["--out", str(place.folder / "runs")]
+    assert place.run("replay", run.name, *out) == Exit.SAME
+    assert place.run("show", run.name, *out) == Exit.SAME
+    assert place.run("accept", run.name, "--why", "good", *out) == Exit.SAME
+    capsys.readouterr()
+    assert place.run("archive", "list", "--json") == Exit.SAME
+    (line,) = json.loads(capsys.readouterr().out)
+    assert line["digest"] == str(made.libraries["candidate"].digest) and line["accepted"]
+    assert place.run("archive", "verify") == Exit.SAME and place.run("archive", "log") == Exit.SAME
+    assert place.run("gate", "--candidate", str(place.candidate)) == Exit.SAME
+
+
+def test_a_flipped_byte_in_the_baseline_is_refused(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blobs = place.folder / "archive/blobs/sha256"
+    blob = max(blobs.iterdir(), key=lambda p: p.stat().st_size)
+    blob.chmod(stat.S_IMODE(blob.stat().st_mode) | stat.S_IWUSR)
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    assert place.suite("--mt", "2", "--synthetic", "gdn") == Exit.REFUSED
+    told = capsys.readouterr()
+    assert f"sha256:{blob.name}" in told.err and "found sha256:" in told.err
+    assert not place.runs
+    for command in ("gate", "archive verify"):
+        assert place.run(*command.split()) == Exit.REFUSED
+
+
+def test_a_baseline_that_the_log_does_not_know_is_refused(place: Place, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.so"
+    stranger.write_bytes(BUILT.read_bytes() + b"\0")
+    known = ["--m1", "--synthetic", "gdn", "--prefix", "0", "--baseline"]
+    assert place.suite(*known, str(stranger)) == Exit.REFUSED and not place.runs
+    assert place.suite(*known, str(place.candidate)) == Exit.SAME
+    assert place.suite(*known, "first") == Exit.SAME
+    assert place.suite(*known, "nobody") == Exit.USAGE
+
+
+def test_a_candidate_that_went_away_cannot_be_replayed(place: Place) -> None:
+    place.candidate.write_bytes(BUILT.read_bytes() + b"\0")  # loads, and is not in the archive
+    assert place.suite("--m1", "--synthetic", "gdn", "--prefix", "0") == Exit.SAME
+    place.candidate.write_bytes(BUILT.read_bytes())
+    assert place.run("replay", "last", "--out", str(place.folder / "runs")) == Exit.REFUSED
+
+
+def test_dump_and_compare(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "t.npy", np.arange(5, dtype=np.int32))
+    (tmp_path / "u.txt").write_text("0 1 2 3 5")
+    line = ["dump", "--library", str(place.candidate), "--synthetic", "attn"]
+    for name, tokens in (("a", "t.npy"), ("b", "t.npy"), ("c", "u.txt")):
+        made = [*line, "--tokens", str(tmp_path / tokens), "--out", str(tmp_path / name)]
+        assert cli.run(made) == Exit.SAME
+    assert capsys.readouterr().out.count("sha256:") >= 9
+    assert cli.run(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == Exit.SAME
+    assert cli.run(["compare", str(tmp_path / "a"), str(tmp_path / "c")]) == Exit.DIFFERS
+    told = capsys.readouterr().out
+    assert "h_out.npy [4, " in told and "logits.npy [4, " in told and "keys" in told
+    assert cli.run([*line, "--out", str(tmp_path / "a")]) == Exit.USAGE  # never overwritten
+
+
+def test_symbols(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli.run(["symbols", str(place.candidate), "--json"]) == Exit.SAME
+    told = json.loads(capsys.readouterr().out)
+    assert "vcuda_dev_model_step" in told["exported"] and told["missing"] == []

@@ -52,6 +52,6 @@ __device__ __forceinline__ float head_square_sum(const float* x, int n, int lane
   return warp_tree(sum);
 }
 
-inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace vcuda::gpu

@@ -1,0 +1,394 @@
+// The CUDA backend: the operations of model/backend.h as launches on one stream.
+//
+// A step of m rows is captured in a graph when it first runs; afterwards the operations of a step do nothing and end() launches the
+// graph. What changes from step to step (tokens, position, which state) is in StepParams. VLLM_CUDA_STREAMED=1 launches
+// every operation instead: the same kernels, the same bits.
+#include "model/backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "cuda/device.h"
+#include "cuda/project.h"
+#include "kernels/attention.cuh"
+#include "kernels/embed.cuh"
+#include "kernels/fill.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/gdn.cuh"
+#include "kernels/project_float.cuh"
+#include "kernels/quantize.cuh"
+#include "kernels/rms_norm.cuh"
+#include "kernels/swiglu.cuh"
+#include "kernels/synth.cuh"
+#include "model/error.h"
+#include "model/tensor.h"
+
+#ifndef VCUDA_ARCHITECTURES
+#define VCUDA_ARCHITECTURES "unknown"
+#endif
+
+namespace vcuda {
+namespace gpu {
+
+static bool environment_flag(const char* name) {
+  const char* text = std::getenv(name);
+  return text && *text && std::strcmp(text, "0") != 0;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device) {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "open");
+    if (device < 0 || device >= count) fail(VCUDA_E_DEVICE, "device is %d, %d CUDA device(s) are here", device, count);
+    device_ = device;
+    select();
+    cudaDeviceProp p;
+    check(cudaGetDeviceProperties(&p, device), "open");
+    cudaFuncAttributes attributes;
+    const cudaError_t e = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_embed));
+    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction) {
+      cudaGetLastError();
+      fail(VCUDA_E_DEVICE, "%s (compute capability %d.%d): this library has code for " VCUDA_ARCHITECTURES, p.name, p.major, p.minor);
+    }
+    check(e, "open");
+    limits_.multiprocessors = p.multiProcessorCount;
+    limits_.ring = p.major == 9;
+    // Room is left beside a projection's block for the next operation's blocks.
+    limits_.shared = static_cast<int>(p.sharedMemPerBlockOptin) - 28 * 1024;
+    stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL"));
+    prepare_projections(limits_);
+    for (const auto& [kernel, bytes] : std::initializer_list<std::pair<const void*, size_t>>{
+             {reinterpret_cast<const void*>(kernel_attention<1, 2>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_attention<1, 8>), p.sharedMemPerBlockOptin},
+             {reinterpret_cast<const void*>(kernel_attention<1, 16>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_attention<2, 2>), p.sharedMemPerBlockOptin},
+             {reinterpret_cast<const void*>(kernel_attention<2, 8>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_gdn<0, 0>), p.sharedMemPerBlockOptin}})
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "open");
+    params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
+    mapped_.resize(1);
+    bad_.resize(1);
+    streamed_ = environment_flag("VLLM_CUDA_STREAMED");
+  }
+
+  ~CudaBackend() override {
+    select_quietly();
+    CudaBackend::free_all();
+  }
+
+  void* alloc(size_t bytes) override {
+    select();
+    return arena_.alloc(bytes);
+  }
+
+  void free_all() override {
+    select_quietly();
+    abandon_capture();
+    cudaStreamSynchronize(stream_);
+    drop_graphs();
+    matrices_.clear();
+    arena_.clear();
+    partial_arena_.clear();
+    partial_ = nullptr, partial_floats_ = 0;
+    partial_row_floats_ = 0;
+  }
+
+  size_t act_bytes(int cols, int rows) const override {
+    const int groups = cols / arith::kGroup, whole = rows / kRowBlock, rest = rows % kRowBlock;
+    return act_block_offset(groups, whole) + static_cast<size_t>(groups) * act_stride(rest);
+  }
+
+  size_t kv_bytes(const Config& c, int context) const override {
+    partial_row_floats_ = static_cast<size_t>(c.q_heads) * attention_units(context) * (c.head_dim + 2);
+    return 2 * head_floats(c, context) * c.kv_heads * sizeof(float);
+  }
+
+  void zero(void* p, size_t bytes) override {
+    select();
+    check(cudaMemsetAsync(p, 0, bytes, stream_), "zero");
+  }
+
+  void fill(void* p, size_t bytes, uint32_t word) override {
+    select();
+    if (bytes) stream_.launch("fill", kernel_fill, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(p), bytes / 4, word);
+  }
+
+  void fill_kv(const Config& c, void* kv, int context, int position, uint32_t word) override {
+    select();
+    const size_t head = head_floats(c, context);
+    stream_.launch("fill", kernel_fill_kv, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(kv), head, static_cast<size_t>(c.kv_heads), c.head_dim, position, word);
+  }
+
+  void fill_scratch(uint32_t word) override {
+    if (partial_) fill(partial_, partial_floats_ * sizeof(float), word);
+  }
+
+  void read(void* host, const void* p, size_t bytes) override {
+    select();
+    check(cudaMemcpyAsync(host, p, bytes, cudaMemcpyDeviceToHost, stream_), "read");
+    check(cudaStreamSynchronize(stream_), "read");
+  }
+
+  float* upload_floats(const std::vector<float>& v) override {
+    float* p = static_cast<float*>(alloc(v.size() * sizeof(float)));
+    check(cudaMemcpy(p, v.data(), v.size() * sizeof(float), cudaMemcpyHostToDevice), "upload of weights");
+    return p;
+  }
+
+  void* upload_embedding(const Tensor& e) override {
+    const size_t n = static_cast<size_t>(e.rows) * static_cast<size_t>(e.cols), bytes = n * (e.t->type == VCUDA_F32 ? 4 : 2);
+    void* p = alloc(bytes);
+    if (e.t->data) check(cudaMemcpy(p, e.t->data, bytes, cudaMemcpyHostToDevice), "upload of weights");
+    else synth(*e.t, n, false, p);
+    return p;
+  }
+
+  Part upload_matrix(const std::vector<Tensor>& stacked) override {
+    select();
+    Part part;
+    part.q4 = stacked[0].t->type == VCUDA_Q4;
+    for (const Tensor& t : stacked) part.rows += static_cast<int>(t.rows);
+    if (part.q4) {
+      matrices_.push_back(std::make_unique<Q4Matrix>(plan_matrix(part.rows, static_cast<int>(stacked[0].cols) / arith::kGroup, limits_)));
+      pack_matrix(*matrices_.back(), stacked, arena_, stream_);
+      part.data = matrices_.back().get();
+    } else {
+      part.data = upload_float_matrix(stacked, part.rows);
+    }
+    return part;
+  }
+
+  void begin(const StepInput& in) override {
+    select();
+    abandon_capture();
+    // Everything that can run out of memory comes before the capture.
+    const size_t floats = partial_row_floats_ * static_cast<size_t>(in.m);
+    if (floats > partial_floats_) {
+      drop_graphs();  // they hold the old address
+      partial_arena_.clear();
+      partial_ = nullptr, partial_floats_ = 0;
+      partial_ = static_cast<float*>(partial_arena_.alloc(floats * sizeof(float)));
+      partial_floats_ = floats;
+    }
+    mapped_->position = in.position;
+    mapped_->s_from = in.from->s, mapped_->conv_from = in.from->conv, mapped_->s_to = in.to->s, mapped_->conv_to = in.to->conv;
+    std::memcpy(mapped_->tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
+    *bad_.get() = 0;
+    replay_ = !streamed_ && graphs_.count(in.m) > 0;
+    if (streamed_ || replay_) return;
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
+    capturing_ = true;
+  }
+
+  void embed(const Weights& w, const Config& c, const StepInput& in, float* x) override {
+    launch("embed", kernel_embed, dim3(u(in.m)), dim3(256), 0, mapped_.get(), params_, w.embedding, w.embedding_type, c.hidden, x);
+  }
+
+  void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
+    launch("rms_norm", kernel_rms_norm, dim3(u(m)), dim3(256), 0, x, w, n, eps, m, y.x, static_cast<uint8_t*>(y.act));
+  }
+
+  void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, m, y, false); }
+  void project_add(const Linear& l, Rows y, int m, float* x) override { apply(l, y, m, x, true); }
+
+  void gdn(const Layer& l, const Config& c, const StepInput& in, float* rows, Rows out) override {
+    GdnArgs a{};
+    a.in = rows, a.conv = l.gdn.conv, a.a_neg = l.gdn.a_neg, a.dt_bias = l.gdn.dt_bias, a.norm = l.gdn.norm;
+    a.s_offset = static_cast<size_t>(l.index) * c.s_size(), a.conv_offset = static_cast<size_t>(l.index) * c.conv_size();
+    a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
+    a.m = in.m, a.ld_in = c.gdn_rows(), a.k_heads = c.gdn_k_heads, a.v_heads = c.gdn_v_heads, a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
+    a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)), a.eps = c.rms_eps;
+    const size_t shared = sizeof(float) * static_cast<size_t>(gdn_shared_floats(a.dk, a.dv));
+    const dim3 grid(u(a.v_heads));
+    if (large_heads(c)) launch("gdn", kernel_gdn<16, 2>, grid, dim3(512), shared, a, params_);
+    else if (small_heads(c)) launch("gdn", kernel_gdn<8, 1>, grid, dim3(512), shared, a, params_);
+    else launch("gdn", kernel_gdn<0, 0>, grid, dim3(256), shared, a, params_);
+    if (a.dv % arith::kGroup != 0) quantize(out, c.value_dim(), in.m);
+  }
+
+  void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv, float* rows, Rows out) override {
+    AttentionArgs a{};
+    a.in = rows, a.q_norm = l.attention.q_norm, a.k_norm = l.attention.k_norm, a.inv_freq = w.inv_freq;
+    a.head_floats = head_floats(c, in.context);
+    a.keys = static_cast<float*>(kv), a.values = a.keys + a.head_floats * static_cast<size_t>(c.kv_heads);
+    a.partial = partial_, a.units = attention_units(in.context);
+    a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
+    a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads, a.d = c.head_dim, a.half = c.rotary_dim / 2;
+    a.context = in.context, a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    launch("attention: prepare", kernel_attention_prepare, dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
+
+    const int queries = a.m * a.per_kv();
+    const bool two = queries > kAttentionWarps && a.d <= 256;
+    const int q = two ? 2 : 1, groups = ceil_div(queries, kAttentionWarps * q);
+    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 4)));
+    const size_t shared = sizeof(float) * static_cast<size_t>(kAttentionWarps * q * (a.d + arith::kChunk));
+    const auto kernel = a.d > 256 ? kernel_attention<1, 16> : a.d > 64 ? (two ? kernel_attention<2, 8> : kernel_attention<1, 8>)
+                                                                      : (two ? kernel_attention<2, 2> : kernel_attention<1, 2>);
+    launch("attention", kernel, grid, dim3(kAttentionWarps * 32), shared, a, params_);
+    launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)), dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
+    if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
+  }
+
+  void swiglu(const float* gate_up, int n, int m, Rows out) override {
+    launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, gate_up, n, m, out.x, static_cast<uint8_t*>(out.act));
+  }
+
+  bool end(const Config& c, int m, const float* h, const float* logits, float* h_out, float* logits_out) override {
+    const size_t hn = static_cast<size_t>(m) * static_cast<size_t>(c.hidden), ln = static_cast<size_t>(m) * static_cast<size_t>(c.vocab);
+    launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0, h, hn, logits, ln, bad_.get());
+    if (capturing_) {
+      cudaGraph_t graph = nullptr;
+      capturing_ = false;
+      check(cudaStreamEndCapture(stream_, &graph), "capture");
+      cudaGraphExec_t made = nullptr;
+      const cudaError_t e = cudaGraphInstantiate(&made, graph, 0);
+      cudaGraphDestroy(graph);
+      check(e, "graph");
+      graphs_[m] = made;
+      replay_ = true;
+    }
+    if (replay_) check(cudaGraphLaunch(graphs_.at(m), stream_), "step");
+    check(cudaStreamSynchronize(stream_), "step");
+    if (*static_cast<volatile int*>(bad_.get())) return false;
+    check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
+    check(cudaMemcpyAsync(logits_out, logits, ln * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
+    check(cudaStreamSynchronize(stream_), "copy of the results");
+    return true;
+  }
+
+  void read_s(const Config& c, const float* s, float* out) override {
+    const int dk = c.gdn_k_dim, dv = c.gdn_v_dim;
+    const std::vector<float> v = download(s, c.s_size());
+    for (int h = 0; h < c.gdn_v_heads; ++h)
+      for (int i = 0; i < dk; ++i)
+        for (int n = 0; n < dv; ++n, ++out) {
+          const int at = large_heads(c) ? gdn_index<16, 2>(i, n, dv) : small_heads(c) ? gdn_index<8, 1>(i, n, dv) : gdn_index<0, 0>(i, n, dv);
+          *out = v[static_cast<size_t>(h) * dk * dv + static_cast<size_t>(at)];
+        }
+  }
+
+  void read_conv(const Config& c, const float* conv, float* out) override {
+    const size_t channels = static_cast<size_t>(c.conv_dim()), history = static_cast<size_t>(c.conv_kernel - 1);
+    const std::vector<float> v = download(conv, c.conv_size());
+    for (size_t i = 0; i < channels; ++i)
+      for (size_t j = 0; j < history; ++j) out[i * history + j] = v[j * channels + i];
+  }
+
+  void read_kv(const Config& c, const void* kv, int context, int position, bool keys, float* out) override {
+    const size_t head = head_floats(c, context), d = static_cast<size_t>(c.head_dim);
+    const size_t used = static_cast<size_t>(ceil_div(position, arith::kChunk)) * arith::kChunk * d;
+    for (int h = 0; h < c.kv_heads; ++h) {
+      const std::vector<float> v = download(static_cast<const float*>(kv) + (static_cast<size_t>(h) + (keys ? 0 : static_cast<size_t>(c.kv_heads))) * head, used);
+      for (size_t t = 0; t < static_cast<size_t>(position); ++t, out += d) {
+        if (!keys) {
+          std::memcpy(out, v.data() + t * d, d * sizeof(float));
+          continue;
+        }
+        const float* column = v.data() + t / arith::kChunk * d * arith::kChunk + t % arith::kChunk;
+        for (size_t n = 0; n < d; ++n) out[n] = column[n * arith::kChunk];
+      }
+    }
+  }
+
+ private:
+  static unsigned u(int n) { return static_cast<unsigned>(n); }
+  static bool large_heads(const Config& c) { return c.gdn_k_dim == 128 && c.gdn_v_dim == 128; }
+  static bool small_heads(const Config& c) { return c.gdn_k_dim == 64 && c.gdn_v_dim == 64; }
+  static size_t head_floats(const Config& c, int context) {
+    return static_cast<size_t>(ceil_div(context, arith::kChunk)) * arith::kChunk * static_cast<size_t>(c.head_dim);
+  }
+
+  void select() { check(cudaSetDevice(device_), "device"); }
+  void select_quietly() { cudaSetDevice(device_); }
+
+  template <class... Parameters, class... Arguments>
+  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Arguments... arguments) {
+    if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
+  }
+
+  void apply(const Linear& l, Rows x, int m, float* y, bool add) {
+    if (replay_) return;
+    for (const Part& p : l.parts) {
+      float* to = y + p.row0;
+      if (p.q4) project_q4(*static_cast<const Q4Matrix*>(p.data), limits_, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, stream_);
+      else launch("project", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)), dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to, l.rows, add);
+    }
+  }
+
+  void quantize(Rows r, int cols, int m) {
+    launch("quantize", kernel_quantize, dim3(u(ceil_div(cols / arith::kGroup, 8)), u(m)), dim3(256), 0, r.x, cols, m, static_cast<uint8_t*>(r.act));
+  }
+
+  void synth(const vcuda_tensor& t, size_t n, bool widen, void* to) {
+    const size_t blocks = std::min<size_t>((n + 255) / 256, 1u << 16);
+    kernel_synth_float<<<static_cast<unsigned>(blocks), 256, 0, stream_>>>(synth_stream(t), t.synth.offset, t.synth.scale, t.type, widen, n, to);
+    check(cudaGetLastError(), "synthetic weights");
+  }
+
+  float* upload_float_matrix(const std::vector<Tensor>& stacked, int rows) {
+    const size_t cols = static_cast<size_t>(stacked[0].cols);
+    float* p = static_cast<float*>(alloc(static_cast<size_t>(rows) * cols * sizeof(float)));
+    float* to = p;
+    std::vector<float> row(cols);
+    for (const Tensor& t : stacked) {
+      if (!t.t->data) {
+        synth(*t.t, static_cast<size_t>(t.rows) * cols, true, to);
+        to += static_cast<size_t>(t.rows) * cols;
+        continue;
+      }
+      for (size_t r = 0; r < static_cast<size_t>(t.rows); ++r, to += cols) {
+        for (size_t i = 0; i < cols; ++i) row[i] = tensor_float(*t.t, r * cols + i);
+        check(cudaMemcpy(to, row.data(), cols * sizeof(float), cudaMemcpyHostToDevice), "upload of weights");
+      }
+    }
+    return p;
+  }
+
+  std::vector<float> download(const float* p, size_t n) {
+    select();
+    std::vector<float> v(n);
+    check(cudaStreamSynchronize(stream_), "state_read");
+    if (n) check(cudaMemcpy(v.data(), p, n * sizeof(float), cudaMemcpyDeviceToHost), "state_read");
+    return v;
+  }
+
+  // After a failed operation: a capture must not stay open.
+  void abandon_capture() {
+    replay_ = false;
+    if (!capturing_) return;
+    capturing_ = false;
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(stream_, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+  }
+
+  void drop_graphs() {
+    for (auto& [m, graph] : graphs_) cudaGraphExecDestroy(graph);
+    graphs_.clear();
+  }
+
+  int device_ = 0;
+  Limits limits_;
+  bool streamed_ = false, replay_ = false, capturing_ = false;
+  Stream stream_;
+  Arena arena_, partial_arena_, forever_;
+  std::vector<std::unique_ptr<Q4Matrix>> matrices_;
+  Mapped<StepParams> mapped_;
+  Mapped<int> bad_;
+  StepParams* params_ = nullptr;
+  mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
+  float* partial_ = nullptr;
+  size_t partial_floats_ = 0;
+  std::map<int, cudaGraphExec_t> graphs_;  // by m
+};
+
+}  // namespace gpu
+
+std::unique_ptr<Backend> make_backend(const vcuda_dev_options& options) { return std::make_unique<gpu::CudaBackend>(options.device); }
+
+std::string backend_info() { return "\"backend\": \"cuda\", \"architectures\": [\"" VCUDA_ARCHITECTURES "\"]"; }
+
+}  // namespace vcuda

@@ -1,0 +1,128 @@
+// The device as the backend sees it: checked calls, memory of one model, and launches that may overlap their predecessor.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "model/error.h"
+
+namespace vcuda::gpu {
+
+// VCUDA_E_MEMORY or VCUDA_E_DEVICE with the operation's name.
+inline void check(cudaError_t e, const char* operation) {
+  if (e == cudaSuccess) return;
+  cudaGetLastError();  // an error that is not sticky must not be found by the next call
+  fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "%s: %s", operation, cudaGetErrorString(e));
+}
+
+// Device memory that is given back together. Small pieces share large ones: a model has hundreds of vectors.
+class Arena {
+ public:
+  ~Arena() { clear(); }
+  void* alloc(size_t bytes) {
+    bytes = (bytes + kAlign - 1) / kAlign * kAlign;
+    if (bytes == 0) bytes = kAlign;
+    if (bytes > kBlock / 4) return own(bytes);
+    if (left_ < bytes) block_ = static_cast<char*>(own(kBlock)), left_ = kBlock;
+    char* p = block_ + (kBlock - left_);
+    left_ -= bytes;
+    return p;
+  }
+  void clear() {
+    for (void* p : owned_) cudaFree(p);
+    owned_.clear();
+    block_ = nullptr, left_ = 0;
+  }
+
+ private:
+  static constexpr size_t kAlign = 256, kBlock = 8u << 20;
+  void* own(size_t bytes) {
+    owned_.reserve(owned_.size() + 1);
+    void* p = nullptr;
+    const cudaError_t e = cudaMalloc(&p, bytes);
+    if (e != cudaSuccess) {
+      cudaGetLastError();
+      fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "device memory, %zu bytes asked for: %s", bytes, cudaGetErrorString(e));
+    }
+    owned_.push_back(p);
+    return p;
+  }
+  std::vector<void*> owned_;
+  char* block_ = nullptr;
+  size_t left_ = 0;
+};
+
+// Memory freed at the end of a scope.
+class Temporary {
+ public:
+  explicit Temporary(size_t bytes) { check(cudaMalloc(&p_, bytes ? bytes : 1), "device memory of an upload"); }
+  Temporary(Temporary&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+  Temporary(const Temporary&) = delete;
+  ~Temporary() { cudaFree(p_); }
+  void* get() const { return p_; }
+
+ private:
+  void* p_ = nullptr;
+};
+
+// Pinned host memory that the device can read and write.
+template <class T>
+class Mapped {
+ public:
+  Mapped() = default;
+  Mapped(const Mapped&) = delete;
+  ~Mapped() { cudaFreeHost(p_); }
+  void resize(size_t count) {  // keeps nothing
+    if (count <= count_) return;
+    cudaFreeHost(std::exchange(p_, nullptr));
+    count_ = 0;
+    check(cudaHostAlloc(&p_, count * sizeof(T), cudaHostAllocMapped), "pinned host memory");
+    count_ = count;
+  }
+  T* get() const { return p_; }
+  T* operator->() const { return p_; }
+
+ private:
+  T* p_ = nullptr;
+  size_t count_ = 0;
+};
+
+class Stream {
+ public:
+  void create(bool overlap) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    overlap_ = overlap;
+  }
+  ~Stream() {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  operator cudaStream_t() const { return stream_; }
+
+  // kernel<<<grid, block, shared>>>(arguments...); cluster: blocks of a cluster, 1 for none.
+  template <class... Parameters, class... Arguments>
+  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, int cluster, Arguments... arguments) const {
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream_, config.attrs = attributes;
+    if (overlap_) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs].val.clusterDim.x = static_cast<unsigned>(cluster);
+      attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
+      ++config.numAttrs;
+    }
+    check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  bool overlap_ = false;
+};
+
+}  // namespace vcuda::gpu

@@ -1,0 +1,224 @@
+// Gated DeltaNet core: convolution, l2 norms, the delta rule for all rows, gated norm; a block a value head.
+//
+// S is read once and written once, whatever m is. Eight threads share a column: thread l of them has the rows l, l+8, ... of S,
+// which are the contract's lanes. J = dk / 8 rows and C columns a thread keep S in registers; J = 0 is for other sizes and
+// keeps it in memory. Order of a head in memory: [C][J/4][threads][4] floats, J = 0: [dk][dv].
+#pragma once
+
+#include "arith/activations.h"
+#include "kernels/act.cuh"
+
+namespace vcuda::gpu {
+
+struct GdnArgs {
+  const float* in;         // [m, ld_in]: u | z | b | a
+  const float* conv;       // [taps, conv_dim]
+  const float *a_neg, *dt_bias, *norm;
+  size_t s_offset, conv_offset;  // of this layer, in floats
+  float* out;              // [m, value_dim]
+  uint8_t* act;
+  int m, ld_in, k_heads, v_heads, dk, dv, taps;
+  float q_factor, eps;
+
+  __host__ __device__ int key_dim() const { return k_heads * dk; }
+  __host__ __device__ int value_dim() const { return v_heads * dv; }
+  __host__ __device__ int conv_dim() const { return 2 * key_dim() + value_dim(); }
+};
+
+// Index of S[i, n] inside a head; threads = dv * 8 / columns.
+template <int J, int C>
+__host__ __device__ inline int gdn_index(int i, int n, int dv) {
+  if (J == 0) return i * dv + n;
+  const int threads = dv * 8 / (C ? C : 1), l = i % 8, j = i / 8, per = threads / 8, t = n % per * 8 + l;
+  return ((n / per * (J / 4) + j / 4) * threads + t) * 4 + j % 4;
+}
+
+__device__ __forceinline__ float gdn_tree(float x) {  // over the 8 threads of a column
+  x += __shfl_xor_sync(kFull, x, 1);
+  x += __shfl_xor_sync(kFull, x, 2);
+  return x + __shfl_xor_sync(kFull, x, 4);
+}
+
+// Shared memory in floats: keys and queries as [8 rows][8 lanes][dk / 8 + 4] (the pad spreads the lanes over the banks), values and
+// outputs [8][dv], beta and decay [8].
+__host__ __device__ inline int gdn_shared_floats(int dk, int dv) { return kRowBlock * (2 * 8 * (dk / 8 + 4) + 2 * dv + 2); }
+
+// grid: v_heads blocks of dv * 8 / C threads (J = 0: 256)
+template <int J, int C>
+static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, const StepParams* step) {
+  static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32, "8 threads a column, a warp a head");
+  extern __shared__ float gdn_shared[];
+  const int t = threadIdx.x, threads = blockDim.x, lane = t % 32, warp = t / 32, warps = threads / 32;
+  const int dk = J ? J * 8 : a.dk, dv = a.dv, head = blockIdx.x, repeat = a.v_heads / a.k_heads, k_head = head / repeat;
+  const int jn = J ? J : dk / 8, lane_stride = jn + 4, key_stride = 8 * lane_stride;
+  float* keys = gdn_shared;
+  float* queries = keys + kRowBlock * key_stride;
+  float* values = queries + kRowBlock * key_stride;
+  float* outputs = values + kRowBlock * dv;
+  float* betas = outputs + kRowBlock * dv;
+  float* decays = betas + kRowBlock;
+  const int history = a.taps - 1, conv_dim = a.conv_dim();
+
+  // The state comes from the step before: readable before the predecessor's end.
+  const float* conv_from = step->conv_from + a.conv_offset;
+  float* conv_to = step->conv_to + a.conv_offset;
+  const size_t s_at = a.s_offset + static_cast<size_t>(head) * dk * dv;
+  const float* s_from = step->s_from + s_at;
+  float* s_to = step->s_to + s_at;
+  constexpr int kC = C ? C : 1, kJ = J ? J : 4;
+  float s[kC][kJ];
+  if constexpr (J != 0) {
+#pragma unroll
+    for (int c = 0; c < kC; ++c)
+#pragma unroll
+      for (int j = 0; j < kJ / 4; ++j) {
+        const float4 v = reinterpret_cast<const float4*>(s_from)[(c * (kJ / 4) + j) * threads + t];
+        s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
+      }
+  }
+  wait_for_predecessor();
+
+  // Input of channel ch at row: of this batch, or the history's where row is negative.
+  auto input = [&](int row, int ch) {
+    return row < 0 ? conv_from[static_cast<size_t>(row + history) * conv_dim + ch] : a.in[static_cast<size_t>(row) * a.ld_in + ch];
+  };
+  auto channel_of = [&](int i) {  // i of [q dk | k dk | v dv]
+    return i < dk ? k_head * dk + i : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk : 2 * a.key_dim() + head * dv + i - 2 * dk;
+  };
+  const int width = 2 * dk + dv;
+  for (int i = t; i < width; i += threads) {
+    if (i < 2 * dk && head % repeat != 0) continue;
+    const int ch = channel_of(i);
+    for (int j = 0; j < history; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
+  }
+
+  for (int row0 = 0; row0 < a.m; row0 += kRowBlock) {
+    const int rows = min(a.m - row0, kRowBlock);
+    if (row0 > 0) __syncthreads();  // the last block's outputs have been read
+    for (int task = t; task < rows * width; task += threads) {
+      const int row = task / width, i = task % width, ch = channel_of(i);
+      float sum = 0.0f;
+      for (int j = 0; j < a.taps; ++j) sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch], input(row0 + row - history + j, ch), sum);
+      const float y = arith::silu32(sum);
+      if (i < 2 * dk) {
+        const int n = i % dk;
+        (i < dk ? queries : keys)[row * key_stride + n % 8 * lane_stride + n / 8] = y;
+      } else {
+        values[row * dv + i - 2 * dk] = y;
+      }
+    }
+    if (t < rows) {
+      const float* scalars = a.in + static_cast<size_t>(row0 + t) * a.ld_in + conv_dim + a.value_dim();
+      betas[t] = arith::sigmoid32(scalars[head]);
+      decays[t] = arith::exp32(a.a_neg[head] * arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
+    }
+    __syncthreads();
+    for (int task = warp; task < 2 * rows; task += warps) {  // l2 norms: a warp a vector
+      const bool is_q = task < rows;
+      float* v = (is_q ? queries : keys) + (is_q ? task : task - rows) * key_stride;
+      float ss = 0.0f;
+      for (int n = lane; n < dk; n += 32) {
+        const float x = v[n % 8 * lane_stride + n / 8];
+        ss = arith::fma32(x, x, ss);
+      }
+      const float r = arith::div32(1.0f, arith::sqrt32(warp_tree(ss) + arith::kL2Eps));
+      for (int n = lane; n < dk; n += 32) {
+        float& x = v[n % 8 * lane_stride + n / 8];
+        const float unit = x * r;
+        x = is_q ? unit * a.q_factor : unit;
+      }
+    }
+    __syncthreads();
+
+    if constexpr (J != 0) {
+      const int l = t % 8, column = t / 8, per = threads / 8;
+      for (int row = 0; row < rows; ++row) {
+        float k[kJ], q[kJ];
+#pragma unroll
+        for (int j = 0; j < kJ / 4; ++j) {
+          const float4 kv = *reinterpret_cast<const float4*>(keys + row * key_stride + l * lane_stride + 4 * j);
+          const float4 qv = *reinterpret_cast<const float4*>(queries + row * key_stride + l * lane_stride + 4 * j);
+          k[4 * j] = kv.x, k[4 * j + 1] = kv.y, k[4 * j + 2] = kv.z, k[4 * j + 3] = kv.w;
+          q[4 * j] = qv.x, q[4 * j + 1] = qv.y, q[4 * j + 2] = qv.z, q[4 * j + 3] = qv.w;
+        }
+        const float beta = betas[row], decay = decays[row];
+        float memory[kC], o[kC];
+#pragma unroll
+        for (int c = 0; c < kC; ++c) {
+          memory[c] = 0.0f;
+#pragma unroll
+          for (int j = 0; j < kJ; ++j) {
+            s[c][j] = decay * s[c][j];
+            memory[c] = arith::fma32(s[c][j], k[j], memory[c]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < kC; ++c) memory[c] = gdn_tree(memory[c]);
+#pragma unroll
+        for (int c = 0; c < kC; ++c) {
+          const float d = beta * (values[row * dv + column + c * per] - memory[c]);
+          o[c] = 0.0f;
+#pragma unroll
+          for (int j = 0; j < kJ; ++j) {
+            s[c][j] = arith::fma32(k[j], d, s[c][j]);
+            o[c] = arith::fma32(s[c][j], q[j], o[c]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < kC; ++c) {
+          o[c] = gdn_tree(o[c]);
+          if (l == 0) outputs[row * dv + column + c * per] = o[c];
+        }
+      }
+    } else {
+      const int l = t % 8, last = ceil_div(dv, threads / 8) * (threads / 8);
+      for (int n = t / 8; n < last; n += threads / 8) {  // whole warps, for the shuffles; columns past dv work on column 0 and keep nothing
+        const bool real = n < dv;
+        const int column = real ? n : 0;
+        for (int row = 0; row < rows; ++row) {
+          const float* from = row0 + row == 0 ? s_from : s_to;
+          const float *k = keys + row * key_stride + l * lane_stride, *q = queries + row * key_stride + l * lane_stride;
+          float memory = 0.0f, o = 0.0f;
+          for (int j = 0; j < jn; ++j) memory = arith::fma32(decays[row] * from[static_cast<size_t>(j * 8 + l) * dv + column], k[j], memory);
+          const float d = betas[row] * (values[row * dv + column] - gdn_tree(memory));
+          for (int j = 0; j < jn; ++j) {
+            const size_t at = static_cast<size_t>(j * 8 + l) * dv + column;
+            const float next = arith::fma32(k[j], d, decays[row] * from[at]);
+            if (real) s_to[at] = next;
+            o = arith::fma32(next, q[j], o);
+          }
+          o = gdn_tree(o);
+          if (real && l == 0) outputs[row * dv + n] = o;
+        }
+      }
+    }
+    __syncthreads();
+
+    for (int row = warp; row < rows; row += warps) {  // gated norm: a warp a row
+      float* o = outputs + row * dv;
+      const float ss = head_square_sum(o, dv, lane);
+      const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(dv)) + a.eps));
+      const float* z = a.in + static_cast<size_t>(row0 + row) * a.ld_in + conv_dim + head * dv;
+      float* out = a.out + static_cast<size_t>(row0 + row) * a.value_dim() + head * dv;
+      for (int n0 = 0; n0 < dv; n0 += 32) {
+        const int n = n0 + lane;
+        float v = 0.0f;
+        if (n < dv) {
+          v = o[n] * r * a.norm[n] * arith::silu32(z[n]);
+          out[n] = v;
+        }
+        // Groups of 32 lie inside a head only when dv is a multiple of 32; the host quantizes otherwise.
+        if (dv % 32 == 0) quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup, (head * dv + n0) / arith::kGroup, row0 + row, a.m);
+      }
+    }
+  }
+  if constexpr (J != 0) {
+#pragma unroll
+    for (int c = 0; c < kC; ++c)
+#pragma unroll
+      for (int j = 0; j < kJ / 4; ++j)
+        reinterpret_cast<float4*>(s_to)[(c * (kJ / 4) + j) * threads + t] = {s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
+  }
+}
+
+}  // namespace vcuda::gpu

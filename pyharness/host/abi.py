@@ -56,6 +56,19 @@ class StateKind(IntEnum):
         return self.name if self is StateKind.S else self.name.lower()
 
 
+class TapKind(IntEnum):
+    """Operations of a layer, in the order of the forward pass."""
+
+    INPUT_NORM = 0
+    IN_PROJ = 1
+    MIXER = 2
+    MIXER_RESIDUAL = 3
+    POST_NORM = 4
+    GATE_UP = 5
+    SWIGLU = 6
+    RESIDUAL = 7
+
+
 class DevOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_uint32), ("device", c_int32), ("threads", c_int32)]
 
@@ -140,6 +153,7 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
     "vcuda_type": (TensorType, "VCUDA_"),
     "vcuda_layer_kind": (LayerKind, "VCUDA_LAYER_"),
     "vcuda_state_kind": (StateKind, "VCUDA_STATE_"),
+    "vcuda_tap_kind": (TapKind, "VCUDA_TAP_"),
 }
 OPAQUE = ("vcuda_dev",)
 
@@ -177,6 +191,15 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("vcuda_dev_model_rollback", c_int32, (_DEV,), required=False),
     Function(
         "vcuda_dev_model_state_read",
+        c_int32,
+        (_DEV, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
+        required=False,
+    ),
+    Function("vcuda_dev_model_rollback_to", c_int32, (_DEV, c_int32), required=False),
+    Function("vcuda_dev_poison", c_int32, (_DEV, c_uint32), required=False),
+    Function("vcuda_dev_model_taps", c_int32, (_DEV, c_int32), required=False),
+    Function(
+        "vcuda_dev_model_tap_read",
         c_int32,
         (_DEV, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
         required=False,

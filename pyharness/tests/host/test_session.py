@@ -119,6 +119,15 @@ def test_a_fault_in_a_step_is_named(fault: str, reason: str) -> None:
         session.step(1)
 
 
+def test_the_row_before_is_never_taken_for_this_one() -> None:
+    with opened("silent-later") as session:
+        session.step(1)
+        with pytest.raises(
+            LibraryFailure, match=r"token 2\): h_out row 0 column 0 was not written"
+        ):
+            session.step(2)
+
+
 def test_the_row_of_an_m_row_step_is_named() -> None:
     reason = r"step_m \(M = 3\): logits row 0 column 507"
     with opened("partial") as session, pytest.raises(LibraryFailure, match=reason):

@@ -23,7 +23,7 @@ struct vcuda_dev {
   vcuda_config config;
   uint8_t *kinds;
   int32_t *tokens; /* [context], those before position are the state */
-  int32_t context, position, mark, mmax, loaded;
+  int32_t context, position, mark, mmax, loaded, taps, last_m;
 };
 
 static char last_error[300];
@@ -186,6 +186,7 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
   int64_t hidden = dev->config.hidden, vocab = dev->config.vocab;
   if (token < 0 || token >= vocab) return fail(VCUDA_E_ARGUMENT, "token outside the vocabulary");
   if (dev->position == dev->context) return fail(VCUDA_E_CONTEXT_FULL, "the cache is full");
+  if (fault("silent-later") && dev->position > 0) return ++dev->position, VCUDA_OK;
   if (misbehave(&status)) {
     dev->position += status == VCUDA_OK;
     return status;
@@ -203,6 +204,7 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
 }
 
 vcuda_status vcuda_dev_model_step(vcuda_dev *dev, int32_t token, float *h_out, float *logits) {
+  dev->last_m = 1;
   return row(dev, token, h_out, logits);
 }
 
@@ -213,6 +215,7 @@ vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *to
         row(dev, tokens[i], h_out + (int64_t)i * dev->config.hidden, logits + (int64_t)i * dev->config.vocab);
     if (status != VCUDA_OK) return status;
   }
+  dev->last_m = m;
   if (fault("step-m-differs")) logits[(int64_t)m * dev->config.vocab - 1] *= 1.0000001f;
   return VCUDA_OK;
 }
@@ -244,5 +247,38 @@ vcuda_status vcuda_dev_model_state_read(vcuda_dev *dev, int32_t layer, int32_t k
   if (buffer == NULL) return VCUDA_OK;
   if (bytes != *needed) return fail(VCUDA_E_ARGUMENT, "the buffer has another size");
   fill(buffer, hash_of(dev, dev->position) + (uint64_t)(layer * 4 + kind), sizes[kind] - (fault("state-partial") ? 1 : 0));
+  return VCUDA_OK;
+}
+
+vcuda_status vcuda_dev_model_rollback_to(vcuda_dev *dev, int32_t n) {
+  if (dev->mark < 0) return fail(VCUDA_E_NO_MARK, "no mark");
+  if (n < 0 || n > dev->position - dev->mark) return fail(VCUDA_E_ARGUMENT, "n is out of range");
+  dev->position = dev->mark + n;
+  dev->mark = -1;
+  return VCUDA_OK;
+}
+
+vcuda_status vcuda_dev_poison(vcuda_dev *dev, uint32_t word) {
+  for (int32_t i = dev->position; i < dev->context; i++) dev->tokens[i] = (int32_t)word;
+  return VCUDA_OK;
+}
+
+vcuda_status vcuda_dev_model_taps(vcuda_dev *dev, int32_t on) {
+  dev->taps = on;
+  dev->last_m = 0;
+  return VCUDA_OK;
+}
+
+vcuda_status vcuda_dev_model_tap_read(vcuda_dev *dev, int32_t layer, int32_t kind, void *buffer, uint64_t bytes,
+                                      uint64_t *needed) {
+  if (!dev->taps || dev->last_m == 0) return fail(VCUDA_E_ARGUMENT, "taps are off, or no step was made");
+  if (layer < 0 || layer >= dev->config.layers || kind < 0 || kind > 7) return fail(VCUDA_E_ARGUMENT, "no such tap");
+  int64_t n = (int64_t)dev->last_m * dev->config.hidden;
+  *needed = 4 * (uint64_t)n;
+  if (buffer == NULL) return VCUDA_OK;
+  if (bytes != *needed) return fail(VCUDA_E_ARGUMENT, "the buffer has another size");
+  for (int32_t i = 0; i < dev->last_m; i++) /* row i is that of position - last_m + i + 1 tokens */
+    fill((float *)buffer + (int64_t)i * dev->config.hidden,
+         hash_of(dev, dev->position - dev->last_m + i + 1) + (uint64_t)(layer * 8 + kind + 1000), dev->config.hidden);
   return VCUDA_OK;
 }

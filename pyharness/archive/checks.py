@@ -186,7 +186,7 @@ def classify(
         elif folder == layout.BLOBS and re.fullmatch(r"[0-9a-f]{64}", name):
             orphans.append(path)
         else:
-            raise GateRefusal(f"{tree.path / path}: has no place in an archive")
+            raise tree.foreign(path)
     return tuple(orphans), tuple(leftovers)
 
 

@@ -36,6 +36,8 @@ class LogEntry:
         entry: LogEntry = from_json(cls, parse_canonical(data))
         if entry.version != 1:
             raise ValueError(f"version {entry.version} of the entry's form is not known here")
+        if not entry.why.isprintable():
+            raise ValueError(f"not one line of text: {entry.why!r}")  # it is shown on terminals
         if entry.to_bytes() != data or entry.size_bytes < 1:
             raise ValueError("a field is missing or out of range")
         if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry.time):

@@ -29,6 +29,11 @@ class Tree:
         self.path = path
         self._folders = {"": fd}  # open directories by relative path
 
+    def foreign(self, relative: str, kind: str = "this file") -> GateRefusal:
+        """Whoever put it there chose its name: nothing of it may reach a terminal as it is."""
+        name = str(self.path / relative).encode("unicode_escape").decode()
+        return GateRefusal(f"{name}: {kind} has no place in an archive")
+
     def close(self) -> None:
         for fd in self._folders.values():
             os.close(fd)
@@ -81,7 +86,7 @@ class Tree:
                     found[relative] = info
                 elif not stat.S_ISDIR(info.st_mode):
                     kind = "a symbolic link" if stat.S_ISLNK(info.st_mode) else "a special file"
-                    raise GateRefusal(f"{self.path / relative}: {kind} has no place in an archive")
+                    raise self.foreign(relative, kind)
         return found
 
     def _folder(self, relative: str) -> int:

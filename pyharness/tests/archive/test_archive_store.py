@@ -306,6 +306,17 @@ def test_a_fifo_is_refused_and_nobody_waits_for_it(site: Site) -> None:
         verify(site.archive, site.pin)
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[2J", "caf\udce9", "x"])
+def test_the_name_of_a_foreign_file_is_shown_in_one_plain_line(site: Site, name: str) -> None:
+    path = site.archive / "blobs" / name
+    for make in (Path.touch, lambda path: path.symlink_to("x")):
+        make(path)
+        with pytest.raises(GateRefusal, match="has no place in an archive") as refusal:
+            verify(site.archive, site.pin)
+        assert str(refusal.value).isprintable()
+        path.unlink()
+
+
 def test_no_archive(tmp_path: Path) -> None:
     site = small(tmp_path / "a")
     with pytest.raises(InputError, match="there is no archive; add a library with `run-ab"):
@@ -341,6 +352,7 @@ def test_a_lost_pin_is_not_made_up_for(site: Site) -> None:
         (lambda e, m: replace(e, size_bytes=7), "the manifest sha256:"),
         (lambda e, m: replace(e, why="other"), "annotations are not those of log entry 4"),
         (lambda e, m: replace(e, time="yesterday"), "not a time"),
+        (lambda e, m: replace(e, why="\x1b[2Jsame"), r"not one line of text: '\\x1b"),
         (lambda e, m: replace(e, version=2), "version 2"),
         (lambda e, m: replace(e, manifest=m), "is missing|No such file"),
     ],

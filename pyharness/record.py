@@ -60,9 +60,9 @@ class Record:
 
 
 def new_run(out: Path) -> Path:
-    """A fresh folder ``<utc>-<id>``."""
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = out / f"{stamp}-{secrets.token_hex(3)}"
+    """A fresh folder ``<utc>-<id>``; names sort by time."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]  # milliseconds
+    folder = out / f"{stamp}Z-{secrets.token_hex(3)}"
     try:
         make_directory(folder)
     except OSError as e:

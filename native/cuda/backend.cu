@@ -172,12 +172,17 @@ class CudaBackend final : public Backend {
       partial_ = static_cast<float*>(partial_arena_.alloc(floats * sizeof(float)));
       partial_floats_ = floats;
     }
+    if (unended_) check(cudaStreamSynchronize(stream_), "step");  // it may still read mapped_
     mapped_->position = in.position;
     mapped_->s_from = in.from->s, mapped_->conv_from = in.from->conv, mapped_->s_to = in.to->s, mapped_->conv_to = in.to->conv;
-    std::memcpy(mapped_->tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
+    if (in.tokens) std::memcpy(mapped_->tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
     *bad_.get() = 0;
-    replay_ = !streamed_ && graphs_.count(in.m) > 0;
-    if (streamed_ || replay_) return;
+    unended_ = true;
+    graph_ = {in.m, in.graph};
+    const bool direct = streamed_ || in.graph < 0;
+    replay_ = !direct && graphs_.count(graph_) > 0;
+    if (direct) check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice, stream_), "step");
+    if (direct || replay_) return;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
   }
@@ -246,11 +251,12 @@ class CudaBackend final : public Backend {
       const cudaError_t e = cudaGraphInstantiate(&made, graph, 0);
       cudaGraphDestroy(graph);
       check(e, "graph");
-      graphs_[m] = made;
+      graphs_[graph_] = made;
       replay_ = true;
     }
-    if (replay_) check(cudaGraphLaunch(graphs_.at(m), stream_), "step");
+    if (replay_) check(cudaGraphLaunch(graphs_.at(graph_), stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
+    unended_ = false;
     if (*static_cast<volatile int*>(bad_.get())) return false;
     check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
     check(cudaMemcpyAsync(logits_out, logits, ln * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
@@ -366,7 +372,7 @@ class CudaBackend final : public Backend {
   }
 
   void drop_graphs() {
-    for (auto& [m, graph] : graphs_) cudaGraphExecDestroy(graph);
+    for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
     graphs_.clear();
   }
 
@@ -382,7 +388,9 @@ class CudaBackend final : public Backend {
   mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
-  std::map<int, cudaGraphExec_t> graphs_;  // by m
+  bool unended_ = false;           // a step was begun and its end not reached
+  std::pair<int, int> graph_{};    // m and StepInput::graph of the step
+  std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace gpu

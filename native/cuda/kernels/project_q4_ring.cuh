@@ -40,7 +40,7 @@ struct RingBarriers {
 };
 static_assert(sizeof(RingBarriers) <= 1024, "the barriers' place in RingPlan");
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -114,7 +114,7 @@ __device__ __forceinline__ void cell_fma(float (&sum)[R][4], const uint8_t* cell
 // grid: clusters * cluster blocks of (W + 1) warps; q.warps == W, q.tiles == R. act: one block of out.m rows.
 template <int W, int R>
 static __global__ void __launch_bounds__(W * 32 + 32, 1) kernel_project_ring(const uint8_t* weights, Q4Shape q, RingPlan plan, const uint8_t* act, Output out) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   RingBarriers& bars = *reinterpret_cast<RingBarriers*>(shared);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -15,7 +15,7 @@ from pyharness.errors import InputError
 from pyharness.inputs.layout import GROUP
 from pyharness.inputs.safetensors import TensorView
 
-BLOCK_ELEMENTS = 1 << 20  # weights quantized at a time: some 20 MB of work space
+BLOCK_ELEMENTS = 1 << 18  # weights quantized at a time: what a core's cache holds
 ZERO = 8  # the nibble of a zero weight
 
 
@@ -54,11 +54,12 @@ def quantize_block(w: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"{name}: a weight of {largest:g} needs a scale that float16 cannot hold")
     divisor = scales.astype(np.float32)
     divisor[divisor == 0] = np.inf  # a group of scale 0 becomes zeros
-    q = np.rint(groups / divisor[:, :, None])
-    nibbles = (np.clip(q, -8, 7, out=q) + np.float32(ZERO)).astype(np.uint8).reshape(w.shape)
-    return nibbles[:, 0::2] | (nibbles[:, 1::2] << np.uint8(4)), scales + np.float16(
-        0
-    )  # -0 becomes +0
+    q = groups / divisor[:, :, None]
+    np.clip(np.rint(q, out=q), -8, 7, out=q)
+    q += np.float32(ZERO)
+    pairs = q.astype(np.uint8).reshape(w.shape).view("<u2")  # even column in the low byte
+    nibbles = (pairs | (pairs >> np.uint16(4))).astype(np.uint8)
+    return nibbles, scales + np.float16(0)  # -0 becomes +0
 
 
 def quantize_blocks(view: TensorView, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:

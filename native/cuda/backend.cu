@@ -397,6 +397,10 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_backend(const vcuda_dev_options& options) { return std::make_unique<gpu::CudaBackend>(options.device); }
 
-std::string backend_info() { return "\"backend\": \"cuda\", \"architectures\": [\"" VCUDA_ARCHITECTURES "\"]"; }
+std::string backend_info() {
+  std::string list;
+  for (char c : std::string(VCUDA_ARCHITECTURES)) list += c == ' ' ? std::string("\", \"") : std::string(1, c);
+  return "\"backend\": \"cuda\", \"architectures\": [\"" + list + "\"]";
+}
 
 }  // namespace vcuda

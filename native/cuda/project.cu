@@ -81,6 +81,20 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
   return best;
 }
 
+bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& matrix) {
+  if (n == 0) {
+    matrix = {{rows, groups, 1, 16, 1}, false, 0, nullptr};
+    return true;
+  }
+  constexpr int kClusters[] = {1, 2, 4, 8};
+  const int variant = (n - 1) / 4;
+  if (variant >= static_cast<int>(sizeof kRing / sizeof *kRing)) return false;
+  matrix = {{rows, groups, kClusters[(n - 1) % 4], kRing[variant].warps, kRing[variant].tiles}, true, 0, nullptr};
+  const Q4Shape& q = matrix.shape;
+  if (q.warps % q.per_block() == 0 && ring_fits(q, limits.shared)) matrix.clusters = std::min(most_clusters(q, limits), q.slabs());
+  return true;
+}
+
 void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena, const Stream& stream) {
   const Q4Shape& q = matrix.shape;
   matrix.data = static_cast<uint8_t*>(arena.alloc(q.bytes()));

@@ -29,6 +29,9 @@ void prepare_projections(const Limits&);
 // The best known shape for rows x 32*groups; VLLM_CUDA_Q4_SHAPE="warps,cluster,tiles" names another one, for tests and sweeps.
 Q4Matrix plan_matrix(int rows, int groups, const Limits&);
 
+// The n-th of all compiled cuts, 0 being the simple kernel's; clusters is 0 when it does not fit. False past the last.
+bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
+
 // Packs stacked tensors; data comes from alloc.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
@@ -280,8 +279,4 @@ def _say(message: str, code: Exit) -> Exit:
 
 def main() -> NoReturn:
     """Of the console script."""
-    code = run(sys.argv[1:])
-    sys.stderr.flush()
-    if threading.active_count() > 1:
-        os._exit(code)  # an arm still runs after an error; it ends with this process
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:]))

@@ -143,11 +143,14 @@ def run_jobs(
             kept[green] += keep
             arms.release(job, keep)
             on_job(verdict)
-        pool.shutdown()
         return tuple(verdicts), arms.records()
+    except BaseException:
+        stop = getattr(runner, "stop", None)
+        if stop:
+            stop()  # arms in progress end now, not at their time-out
+        raise
     finally:
-        # After an error nothing waits for arms that still run: they end with this process.
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def _worth_keeping(status: JobStatus) -> bool:

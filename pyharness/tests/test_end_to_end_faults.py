@@ -1,0 +1,166 @@
+"""The command line on stub libraries: whatever they do ends in its exit code and one line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pyharness import cli, record
+from pyharness.errors import Exit
+from pyharness.tests.stubs import stub
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = record.sources_digest()
+OLD_LACKS = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
+
+
+class Place:
+    """A folder with an archive that holds a sound stub, labelled ``sound``."""
+
+    def __init__(self, folder: Path, baseline: Path) -> None:
+        self.folder = folder
+        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
+        added = ["archive", "add", str(baseline), "--label", "sound", "--why", "test"]
+        assert cli.run([*added, *self.where]) == Exit.SAME
+
+    def line(self, candidate: Path, *arguments: str) -> list[str]:
+        models = ["--synthetic", "gdn", "--prefix", "2", "--out", str(self.folder / "runs")]
+        return [*arguments, *models, "--candidate", str(candidate), *self.where]
+
+    def suite(self, candidate: Path, *arguments: str) -> int:
+        return int(cli.run(self.line(candidate, *arguments)))
+
+    @property
+    def runs(self) -> list[Path]:
+        folder = self.folder / "runs"
+        return sorted(folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+    return Place(tmp_path, stub())
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "code", "said"),
+    [
+        ("", ["--mt", "2"], Exit.SAME, "same"),
+        ("step-m-differs", ["--mt", "2"], Exit.DIFFERS, "elements differ"),
+        ("rollback-differs", ["--rb", "2"], Exit.DIFFERS, "elements differ"),
+        ("forgets", ["--m1"], Exit.DIFFERS, "differ"),
+        ("unstable", ["--m1"], Exit.UNPROVED, "the candidate differs from itself"),
+        ("segfault", ["--m1"], Exit.FAILED, "SIGSEGV"),
+        ("abort", ["--m1"], Exit.FAILED, "SIGABRT"),
+        ("exit", ["--m1"], Exit.FAILED, "candidate: "),
+        ("hang", ["--m1", "--timeout", "2"], Exit.FAILED, "timed out after 2 s"),
+        ("nan", ["--m1"], Exit.FAILED, "nan"),
+        ("partial", ["--m1"], Exit.FAILED, "candidate: "),
+        ("silent", ["--m1"], Exit.FAILED, "candidate: "),
+        ("load-crash", ["--m1"], Exit.FAILED, "SIGSEGV"),
+        ("no-device", ["--m1"], Exit.FAILED, "vcuda_dev_open"),
+    ],
+)
+def test_each_fault_has_its_exit_code(
+    place: Place,
+    capfd: pytest.CaptureFixture[str],
+    fault: str,
+    arguments: list[str],
+    code: Exit,
+    said: str,
+) -> None:
+    capfd.readouterr()
+    assert place.suite(stub(fault), *arguments) == code
+    told = capfd.readouterr()
+    assert said.lower() in told.out.lower() and f"exit {int(code)}" in told.out
+    assert "Traceback" not in told.out + told.err
+    if code is Exit.FAILED:
+        (run,) = place.runs
+        assert not list(run.glob("candidate/*"))
+
+
+def test_an_old_baseline_runs_what_it_can_and_names_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+    place = Place(tmp_path, stub(without=OLD_LACKS))
+    capfd.readouterr()
+    assert place.suite(stub()) == Exit.SAME  # the whole default suite
+    lines = capfd.readouterr().out.splitlines()
+    found = {line.split()[1].rsplit("/", 1)[1]: line.split()[0] for line in lines if "/p2/" in line}
+    assert {name for name, status in found.items() if status == "unsupported"} == {
+        *(f"libs-mt{m}" for m in range(2, 9)),
+        *(f"libs-rb{m}" for m in (2, 4, 8)),
+    }
+    assert {status for name, status in found.items() if not name.startswith("libs")} == {"same"}
+    assert any("baseline lacks vcuda_dev_model_step_m" in line for line in lines)
+    assert any("vcuda_dev_model_rollback" in line for line in lines)
+    assert place.suite(stub(), "--libs") == Exit.UNPROVED
+
+
+@pytest.mark.parametrize("name", OLD_LACKS)
+def test_what_was_asked_for_and_is_missing_is_no_success(place: Place, name: str) -> None:
+    kind = "--mt" if name.endswith("step_m") else "--rb"
+    assert place.suite(stub(without=(name,)), kind, "2") == Exit.UNPROVED
+
+
+def test_a_missing_required_entry(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    library = stub(without=("vcuda_dev_model_reset", "vcuda_dev_close"))
+    assert place.suite(library, "--m1") == Exit.FAILED
+    told = capfd.readouterr().out
+    assert "vcuda_dev_model_reset" in told and "vcuda_dev_close" in told
+    assert cli.run(["symbols", str(library)]) == Exit.FAILED
+
+
+def test_ctrl_c_ends_the_workers_and_leaves_no_verdict(place: Place) -> None:
+    command = [sys.executable, "-m", "pyharness", *place.line(stub("hang"), "--m1")]
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        give_up = time.monotonic() + 30
+        while not list(place.folder.glob("runs/*/candidate/.*")) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=20)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == Exit.INTERRUPTED and "Traceback" not in said
+    assert said.strip().splitlines()[-1] == "run-ab: interrupted"
+    (run,) = place.runs
+    assert [p.name for p in run.iterdir()] == ["plan.json"]
+    assert cli.run(["show", str(run)]) == Exit.UNPROVED
+
+
+def test_dump_of_a_library_that_fails_leaves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for fault in ("segfault", "nan", "exit-3"):
+        out = tmp_path / fault
+        line = ["dump", "--library", str(stub(fault)), "--synthetic", "gdn", "--out", str(out)]
+        assert cli.run(line) == Exit.FAILED
+        assert not out.exists() and capfd.readouterr().err.count("\n") == 1
+    missing = stub(without=("vcuda_dev_model_state_read",))
+    line = ["dump", "--library", str(missing), "--synthetic", "gdn", "--out", str(tmp_path / "m")]
+    assert cli.run(line) == Exit.UNPROVED and not (tmp_path / "m").exists()
+    assert "vcuda_dev_model_state_read" in capfd.readouterr().err
+
+
+def test_history_of_sizes(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    library = stub("silent-later")
+    added = ["archive", "add", str(library), "--label", "later", "--why", "test", *place.where]
+    assert cli.run(added) == Exit.SAME
+    capfd.readouterr()
+    assert cli.run(["archive", "log", "--json", *place.where]) == Exit.SAME
+    first, second = json.loads(capfd.readouterr().out)
+    assert first["change_bytes"] is None
+    assert second["change_bytes"] == library.stat().st_size - stub().stat().st_size
+    assert second["backend"] == "stub" and cli.run(["archive", "log", *place.where]) == Exit.SAME
+    assert f"{second['change_bytes']:+d}" in capfd.readouterr().out

@@ -65,6 +65,17 @@ T sized_copy(const T* from, const char* name) {
   return copy;
 }
 
+// Tells the size of one part of a layer; true when the buffer is to be filled.
+bool fits(uint64_t size, const void* buffer, uint64_t bytes, uint64_t* needed, const char* what,
+          int layer) {
+  if (needed) *needed = size;
+  if (buffer && bytes != size)
+    vcuda::fail(VCUDA_E_ARGUMENT, "%s: buffer has %llu bytes, this part of layer %d has %llu", what,
+                static_cast<unsigned long long>(bytes), layer,
+                static_cast<unsigned long long>(size));
+  return buffer != nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -137,18 +148,36 @@ vcuda_status vcuda_dev_model_rollback(vcuda_dev* dev) {
   return guarded([&] { model_of(dev).rollback(); });
 }
 
+vcuda_status vcuda_dev_model_rollback_to(vcuda_dev* dev, int32_t n) {
+  return guarded([&] { model_of(dev).rollback_to(n); });
+}
+
+vcuda_status vcuda_dev_poison(vcuda_dev* dev, uint32_t word) {
+  return guarded([&] { model_of(dev).poison(word); });
+}
+
+vcuda_status vcuda_dev_model_taps(vcuda_dev* dev, int32_t on) {
+  return guarded([&] {
+    if (on != 0 && on != 1) vcuda::fail(VCUDA_E_ARGUMENT, "taps: on is %d, must be 0 or 1", on);
+    model_of(dev).taps(on == 1);
+  });
+}
+
 vcuda_status vcuda_dev_model_state_read(vcuda_dev* dev, int32_t layer, int32_t kind, void* buffer,
                                         uint64_t bytes, uint64_t* needed) {
   return guarded([&] {
     const vcuda::Model& model = model_of(dev);
-    const uint64_t size = model.state_size(layer, kind);
-    if (needed) *needed = size;
-    if (!buffer) return;
-    if (bytes != size)
-      vcuda::fail(
-          VCUDA_E_ARGUMENT, "state_read: buffer has %llu bytes, this part of layer %d has %llu",
-          static_cast<unsigned long long>(bytes), layer, static_cast<unsigned long long>(size));
-    model.state_read(layer, kind, buffer);
+    if (fits(model.state_size(layer, kind), buffer, bytes, needed, "state_read", layer))
+      model.state_read(layer, kind, buffer);
+  });
+}
+
+vcuda_status vcuda_dev_model_tap_read(vcuda_dev* dev, int32_t layer, int32_t kind, void* buffer,
+                                      uint64_t bytes, uint64_t* needed) {
+  return guarded([&] {
+    const vcuda::Model& model = model_of(dev);
+    if (fits(model.tap_size(layer, kind), buffer, bytes, needed, "tap_read", layer))
+      model.tap_read(layer, kind, buffer);
   });
 }
 

@@ -66,11 +66,13 @@ class Op:
     """One call of an arm's script. ``record`` appends its rows to h_out.npy and logits.npy.
 
     step: one single step per token. step_m: all tokens in one M-row step. mark, rollback: no tokens.
+    rollback_to: keep ``number`` rows. poison: fill unused memory with the 32-bit word ``number``.
     """
 
-    kind: Literal["step", "step_m", "mark", "rollback"]
+    kind: Literal["step", "step_m", "mark", "rollback", "rollback_to", "poison"]
     tokens: tuple[int, ...] = ()
     record: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True)

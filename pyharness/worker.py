@@ -128,6 +128,10 @@ def _run_op(engine: Engine, op: Op, dump: DumpWriter) -> None:
         engine.mark()
     elif op.kind == "rollback":
         engine.rollback()
+    elif op.kind == "rollback_to":
+        engine.rollback_to(op.number)
+    elif op.kind == "poison":
+        engine.poison(op.number)
     elif op.kind == "step_m":
         record(engine.step_m(op.tokens))
     else:

@@ -2,6 +2,7 @@
 // functions.
 #include "model/backend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -52,6 +53,23 @@ class CpuBackend final : public Backend {
   }
 
   void zero(void* p, size_t bytes) override { std::memset(p, 0, bytes); }
+
+  void fill(void* p, size_t bytes, uint32_t word) override {
+    std::fill_n(static_cast<uint32_t*>(p), bytes / sizeof word, word);
+  }
+
+  void fill_kv(const Config& c, void* kv, int context, int position, uint32_t word) override {
+    const size_t head_floats = kv_head_floats(c, context), d = c.head_dim;
+    uint32_t* heads = static_cast<uint32_t*>(kv);
+    for (int h = 0; h < 2 * c.kv_heads; ++h, heads += head_floats)
+      for (size_t t = position; t < head_floats / d; ++t)
+        for (size_t n = 0; n < d; ++n)
+          heads[h < c.kv_heads ? key_index(t, n, d) : t * d + n] = word;
+  }
+
+  void fill_scratch(uint32_t word) override { fill(scratch_, scratch_floats_ * sizeof word, word); }
+
+  void read(void* host, const void* p, size_t bytes) override { std::memcpy(host, p, bytes); }
 
   float* upload_floats(const std::vector<float>& v) override {
     float* p = static_cast<float*>(alloc(v.size() * sizeof(float)));
@@ -213,9 +231,7 @@ class CpuBackend final : public Backend {
       isa_.head_norm(k, l.attention.k_norm, d, c.rms_eps, k);
       rotate(k, i);
       const int position = in.position + i;
-      float* to = keys + kv_head * head_floats +
-                  static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk +
-                  position % arith::kChunk;
+      float* to = keys + kv_head * head_floats + key_index(position, 0, d);
       for (int n = 0; n < d; ++n) to[static_cast<size_t>(n) * arith::kChunk] = k[n];
       std::memcpy(values + kv_head * head_floats + static_cast<size_t>(position) * d, v,
                   d * sizeof(float));
@@ -286,6 +302,11 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Keys of a chunk are neighbours: dimension n of the key at position t, in [chunks][D][64].
+  static size_t key_index(size_t t, size_t n, size_t d) {
+    return (t / arith::kChunk * d + n) * arith::kChunk + t % arith::kChunk;
+  }
+
   static size_t kv_head_floats(const Config& c, int context) {
     return round_up(static_cast<size_t>(context), arith::kChunk) * c.head_dim;
   }

@@ -58,6 +58,19 @@ typedef enum vcuda_state_kind {
   VCUDA_STATE_VALUES = 3 /* attention: float32 [Hkv, position, D], up to the cursor */
 } vcuda_state_kind;
 
+/* What an operation of the last step left, per layer: float32 [m, columns]. In the order of the forward pass. */
+typedef enum vcuda_tap_kind {
+  VCUDA_TAP_INPUT_NORM = 0,     /* [m, H] input_layernorm's output */
+  VCUDA_TAP_IN_PROJ = 1,        /* GDN: [m, conv_dim + Hv*dv + 2*Hv] qkv | z | b | a;
+                                   attention: [m, 2*Hq*D + 2*Hkv*D] per head query, gate | keys | values */
+  VCUDA_TAP_MIXER = 2,          /* [m, Hv*dv or Hq*D] the mixer's output, input of its last projection */
+  VCUDA_TAP_MIXER_RESIDUAL = 3, /* [m, H] residual stream with the mixer added */
+  VCUDA_TAP_POST_NORM = 4,      /* [m, H] post_attention_layernorm's output */
+  VCUDA_TAP_GATE_UP = 5,        /* [m, 2*I] gate rows, then up rows */
+  VCUDA_TAP_SWIGLU = 6,         /* [m, I] silu(gate) * up */
+  VCUDA_TAP_RESIDUAL = 7        /* [m, H] residual stream after the layer */
+} vcuda_tap_kind;
+
 typedef struct vcuda_dev vcuda_dev; /* one device (or CPU thread pool) and at most one model on it */
 
 typedef struct vcuda_dev_options {
@@ -161,6 +174,18 @@ VCUDA_API vcuda_status vcuda_dev_model_rollback(vcuda_dev *dev);
  * VCUDA_E_ARGUMENT when the layer has no such part or bytes is not the size. */
 VCUDA_API vcuda_status vcuda_dev_model_state_read(vcuda_dev *dev, int32_t layer, int32_t kind, void *buffer,
                                                   uint64_t bytes, uint64_t *needed);
+
+/* Back to the mark, but keep the first n rows of the M-row step that was the only step since: the bits of n single steps,
+ * without their forward pass. 0 <= n <= M; uses the mark up. VCUDA_E_NO_MARK when anything else happened since the mark. */
+VCUDA_API vcuda_status vcuda_dev_model_rollback_to(vcuda_dev *dev, int32_t n);
+/* Fill with this 32-bit word all memory whose content no later call may depend on: attention cache past the cursor, state
+ * slots that are neither current nor marked, workspace. A test's tool: no result may change. */
+VCUDA_API vcuda_status vcuda_dev_poison(vcuda_dev *dev, uint32_t word);
+/* on = 1: keep what the operations of each following step leave; 0: forget it. Costs memory and time, never a bit. */
+VCUDA_API vcuda_status vcuda_dev_model_taps(vcuda_dev *dev, int32_t on);
+/* Copy one tap of the last step; sizes as for state_read. VCUDA_E_ARGUMENT when taps are off or no step was made. */
+VCUDA_API vcuda_status vcuda_dev_model_tap_read(vcuda_dev *dev, int32_t layer, int32_t kind, void *buffer, uint64_t bytes,
+                                                uint64_t *needed);
 
 #ifdef __cplusplus
 }

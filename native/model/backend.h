@@ -92,6 +92,9 @@ struct StepInput {
   int context;            // positions the attention caches hold
   const StateSlot* from;  // state before the step
   const StateSlot* to;    // written by the step
+  // Steps of one m and graph issue the same operations on the same buffers, so that a backend may record
+  // them once; -1: not to be recorded (buffers are read between operations, or there is no end).
+  int graph = 0;
 };
 
 struct Workspace {           // sized for mmax rows
@@ -115,6 +118,12 @@ class Backend {
   virtual size_t kv_bytes(const Config&,
                           int context) const = 0;  // one attention layer's keys and values
   virtual void zero(void* p, size_t bytes) = 0;
+  virtual void fill(void* p, size_t bytes, uint32_t word) = 0;  // bytes: a multiple of 4
+  virtual void fill_kv(const Config&, void* kv, int context, int position,
+                       uint32_t word) = 0;       // rows from position on
+  virtual void fill_scratch(uint32_t word) = 0;  // the backend's own memory between operations
+  virtual void read(void* host, const void* p,
+                    size_t bytes) = 0;  // after the operations issued so far
 
   // -- weights
   virtual float* upload_floats(const std::vector<float>&) = 0;
@@ -143,7 +152,7 @@ class Backend {
   //   decay * S; mem = sum_i S'[i,n] k[i] (kGdnLanes); d = beta * (v - mem); S = fma(k[i], d, S');
   //   o = sum_i S[i,n] q[i] out = ((o * r) * norm) * silu(z), r = 1 / sqrt(ss / dv + eps), ss = sum
   //   o^2 (kHeadNormLanes)
-  // The m rows go through S one after the other. Also quantizes out [m, value_dim].
+  // The m rows go through S one after the other. in stays as it is. Also quantizes out [m, value_dim].
   virtual void gdn(const Layer&, const Config&, const StepInput&, float* in, Rows out) = 0;
 
   // in [m, attention_rows]. q, k per head: rms norm (kHeadNormLanes; as rms_norm), then rotary on

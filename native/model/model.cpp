@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 
 #include "model/error.h"
 #include "model/weights.h"
@@ -46,21 +47,8 @@ Model::Model(Backend& backend, const vcuda_model_desc& desc)
       mmax_(read_mmax()) {
   weights_ = load_weights(backend_, config_, desc);
 
+  make_workspace();
   const Config& c = config_;
-  const int rows = std::max(1, mmax_);
-  const size_t m = static_cast<size_t>(rows);
-  auto activation_rows = [&](int cols) {
-    float* x = alloc(m * cols);
-    return Rows{x, alloc<char>(backend_.act_bytes(cols, rows))};
-  };
-  work_.x = alloc(m * c.hidden);
-  work_.h = activation_rows(c.hidden);
-  work_.in = alloc(m * std::max(c.gdn_rows(), c.attention_rows()));
-  work_.mixed = activation_rows(std::max(c.value_dim(), c.attention_dim()));
-  work_.gate_up = alloc(m * 2 * c.intermediate);
-  work_.swiglu = activation_rows(c.intermediate);
-  work_.logits = alloc(m * c.vocab);
-
   for (int i = 0; i < c.count(VCUDA_LAYER_ATTENTION); ++i) {
     const size_t bytes = backend_.kv_bytes(c, context_);
     kv_.push_back(alloc<char>(bytes));
@@ -69,6 +57,31 @@ Model::Model(Backend& backend, const vcuda_model_desc& desc)
   slots_.push_back(make_slot());
   slots_.push_back(make_slot());
   reset();
+}
+
+void Model::make_workspace() {
+  const Config& c = config_;
+  const int rows = std::max(1, mmax_);
+  auto floats = [&](int columns) {
+    const size_t bytes = static_cast<size_t>(rows) * columns * sizeof(float);
+    float* p = static_cast<float*>(backend_.alloc(bytes));
+    work_memory_.push_back({p, bytes});
+    return p;
+  };
+  auto activations = [&](int columns) {
+    const size_t bytes = backend_.act_bytes(columns, rows);
+    Rows r{floats(columns), backend_.alloc(bytes)};
+    work_memory_.push_back({r.act, bytes});
+    return r;
+  };
+  work_.x = floats(c.hidden);
+  work_.h = activations(c.hidden);
+  work_.in = floats(std::max(c.gdn_rows(), c.attention_rows()));
+  work_.mixed = activations(std::max(c.value_dim(), c.attention_dim()));
+  work_.gate_up = floats(2 * c.intermediate);
+  work_.swiglu = activations(c.intermediate);
+  work_.logits = floats(c.vocab);
+  shared_in_.assign(static_cast<size_t>(c.count(VCUDA_LAYER_GDN)), work_.in);
 }
 
 template <class T>
@@ -103,15 +116,25 @@ void Model::step(const int32_t* tokens, int m, float* h_out, float* logits) {
     fail(VCUDA_E_CONTEXT_FULL, "context full: %d of %d positions used, %d more asked for",
          position_, context_, m);
 
-  int to = 0;
-  while (to == now_ || to == marked_) ++to;  // a mark implies three slots
-  const StepInput in{tokens, m, position_, context_, &slots_[now_], &slots_[to]};
-  forward(backend_, config_, weights_, work_, kv_, in);
+  const int to = free_slot();
+  const bool keep = marked_ >= 0 && kept_m_ == 0 && m > 1;  // the M-row step right after a mark
+  const StepInput in{tokens,       m,           position_, context_, &slots_[now_],
+                     &slots_[to], taps_ ? -1 : keep};
+  if (taps_) taps_->m = 0;
+  forward(backend_, config_, weights_, work_, keep ? kept_ : shared_in_, kv_, in, taps_.get());
   if (!backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits))
     fail(VCUDA_E_NONFINITE, "a NaN or an infinity in the result at position %d; the step is undone",
          position_);
   now_ = to;
   position_ += m;
+  if (marked_ >= 0) kept_m_ = keep ? m : -1;
+  if (taps_) taps_->m = m;
+}
+
+int Model::free_slot() const {
+  int slot = 0;
+  while (slot == now_ || slot == marked_) ++slot;  // a mark implies three slots
+  return slot;
 }
 
 void Model::require_rows_enabled(const char* what) const {
@@ -134,8 +157,11 @@ void Model::step_m(const int32_t* tokens, int m, float* h_out, float* logits) {
 void Model::mark() {
   require_rows_enabled("mark");
   if (slots_.size() < 3) slots_.push_back(make_slot());
+  while (kept_.size() < shared_in_.size())
+    kept_.push_back(alloc(static_cast<size_t>(mmax_) * config_.gdn_rows()));
   marked_ = now_;
   marked_position_ = position_;
+  kept_m_ = 0;
 }
 
 void Model::rollback() {
@@ -144,6 +170,60 @@ void Model::rollback() {
   now_ = marked_;
   position_ = marked_position_;
   marked_ = -1;
+}
+
+void Model::rollback_to(int n) {
+  require_rows_enabled("rollback_to");
+  if (marked_ < 0) fail(VCUDA_E_NO_MARK, "rollback_to: there is no mark, or it was used");
+  if (kept_m_ <= 0)
+    fail(VCUDA_E_NO_MARK, "rollback_to: one M-row step must be the only step since the mark");
+  if (n < 0 || n > kept_m_)
+    fail(VCUDA_E_ARGUMENT, "rollback_to: n is %d, must be 0 to %d", n, kept_m_);
+  if (n == 0) return rollback();
+  if (n < kept_m_) {  // replay the recurrence alone; keys and values past the cursor are forgotten
+                      // by moving it
+    const int to = free_slot();
+    const StepInput in{nullptr, n, marked_position_, context_, &slots_[marked_], &slots_[to], -1};
+    backend_.begin(in);
+    for (const Layer& l : weights_.layers)
+      if (l.kind == VCUDA_LAYER_GDN) backend_.gdn(l, config_, in, kept_[l.index], work_.mixed);
+    now_ = to;
+    position_ = marked_position_ + n;
+  }
+  marked_ = -1;
+}
+
+void Model::poison(uint32_t word) {
+  const size_t layers = static_cast<size_t>(config_.count(VCUDA_LAYER_GDN));
+  for (const Memory& memory : work_memory_) backend_.fill(memory.p, memory.bytes, word);
+  backend_.fill_scratch(word);
+  for (void* kv : kv_) backend_.fill_kv(config_, kv, context_, position_, word);
+  for (int i = 0; i < static_cast<int>(slots_.size()); ++i) {
+    if (i == now_ || i == marked_) continue;
+    backend_.fill(slots_[i].s, layers * config_.s_size() * sizeof(float), word);
+    backend_.fill(slots_[i].conv, layers * config_.conv_size() * sizeof(float), word);
+  }
+  if (marked_ < 0 || kept_m_ <= 0)
+    for (float* p : kept_)
+      backend_.fill(p, static_cast<size_t>(mmax_) * config_.gdn_rows() * sizeof(float), word);
+}
+
+void Model::taps(bool on) {
+  if (!on) return taps_.reset();
+  taps_ = std::make_unique<Taps>();
+  taps_->values.resize(weights_.layers.size() * Taps::kKinds);
+}
+
+uint64_t Model::tap_size(int layer, int kind) const {
+  if (!taps_ || taps_->m == 0) fail(VCUDA_E_ARGUMENT, "taps: they are off, or no step was made");
+  if (layer < 0 || layer >= config_.layers || kind < 0 || kind >= Taps::kKinds)
+    fail(VCUDA_E_ARGUMENT, "taps: there is no layer %d with a tap of kind %d", layer, kind);
+  return taps_->values[static_cast<size_t>(layer) * Taps::kKinds + kind].size() * sizeof(float);
+}
+
+void Model::tap_read(int layer, int kind, void* buffer) const {
+  const std::vector<float>& from = taps_->values[static_cast<size_t>(layer) * Taps::kKinds + kind];
+  std::memcpy(buffer, from.data(), from.size() * sizeof(float));
 }
 
 void Model::info(vcuda_model_info& out) const {

@@ -68,6 +68,10 @@ class TapKind(IntEnum):
     SWIGLU = 6
     RESIDUAL = 7
 
+    @property
+    def part(self) -> str:
+        return self.name.lower()
+
 
 class DevOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_uint32), ("device", c_int32), ("threads", c_int32)]

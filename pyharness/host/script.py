@@ -12,6 +12,8 @@ _ENTRY = {
     "step_m": "vcuda_dev_model_step_m",
     "mark": "vcuda_dev_model_mark",
     "rollback": "vcuda_dev_model_rollback",
+    "rollback_to": "vcuda_dev_model_rollback_to",
+    "poison": "vcuda_dev_poison",
 }
 
 
@@ -31,8 +33,8 @@ def cursors(script: Sequence[Op]) -> Iterator[int]:
     for op in script:
         if op.kind == "mark":
             marked = cursor
-        elif op.kind == "rollback":
-            cursor, marked = (cursor, None) if marked is None else (marked, None)
+        elif op.kind in ("rollback", "rollback_to"):
+            cursor, marked = (cursor, None) if marked is None else (marked + op.number, None)
         else:
             cursor += len(op.tokens)
         yield cursor

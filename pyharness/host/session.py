@@ -68,6 +68,8 @@ class Engine(Protocol):
     def step_m(self, tokens: Sequence[int]) -> Rows: ...
     def mark(self) -> None: ...
     def rollback(self) -> None: ...
+    def rollback_to(self, n: int) -> None: ...
+    def poison(self, word: int) -> None: ...
     def state_read(self, layer: int, kind: abi.StateKind) -> np.ndarray: ...
     def info(self) -> Info: ...
     def close(self) -> None: ...
@@ -146,9 +148,26 @@ class Session:
     def rollback(self) -> None:
         self._call("vcuda_dev_model_rollback", self._dev)
 
+    def rollback_to(self, n: int) -> None:
+        self._call("vcuda_dev_model_rollback_to", self._dev, n)
+
+    def poison(self, word: int) -> None:
+        """Fill all memory that no result may depend on with a 32-bit word."""
+        self._call("vcuda_dev_poison", self._dev, word)
+
+    def taps(self, on: bool) -> None:
+        self._call("vcuda_dev_model_taps", self._dev, int(on))
+
+    def tap_read(self, layer: int, kind: abi.TapKind) -> np.ndarray:
+        """What one operation of the last step left, flat float32 [m * columns]; a copy."""
+        return self._read("vcuda_dev_model_tap_read", layer, kind)
+
     def state_read(self, layer: int, kind: abi.StateKind) -> np.ndarray:
         """One part of one layer's state, flat float32; a copy."""
-        name, needed = "vcuda_dev_model_state_read", ctypes.c_uint64()
+        return self._read("vcuda_dev_model_state_read", layer, kind)
+
+    def _read(self, name: str, layer: int, kind: abi.StateKind | abi.TapKind) -> np.ndarray:
+        needed = ctypes.c_uint64()
         what = f"layers.{layer}.{kind.part}"
         self._call(name, self._dev, layer, kind, None, 0, ctypes.byref(needed), detail=what)
         size = int(needed.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from pyharness.dumps import Dump, file_facts
 from pyharness.errors import GateRefusal, HarnessError, InputError
 from pyharness.host import abi
+from pyharness.host.script import needed_entries
 from pyharness.runner import local, process
 from pyharness.runner.local import LocalRunner
 from pyharness.tests.runner.test_process import gone
@@ -33,6 +35,14 @@ SCRIPT = (
     Op("rollback"),
     Op("step_m", (6, 7), record=True),
     Op("step", (8, 9), record=True),
+)
+EVERY_ENTRY = (
+    *SCRIPT,
+    Op("mark"),
+    Op("step_m", (4, 5)),
+    Op("rollback_to", number=1),
+    Op("poison", number=0x7FC00000),
+    Op("step", (6,)),
 )
 SINGLES = (Op("step", (1, 2, 3)), Op("step", (6, 7, 8, 9), record=True))
 PLAN = ArmPlan("candidate", "arm", MODEL, SCRIPT, mmax=4, timeout_s=60.0)
@@ -167,9 +177,12 @@ def test_the_folder_of_the_caller_is_not_searched_for_modules(
 # ---- what cannot run is unsupported, by name -----------------------------------------------------
 
 
-@pytest.mark.parametrize("name", abi.OPTIONAL)
+@pytest.mark.parametrize("name", needed_entries(EVERY_ENTRY))
 def test_a_missing_entry_that_the_script_needs(name: str, tmp_path: Path) -> None:
-    result = run(stub(without=(name,)), tmp_path / "out")
+    plan = dataclasses.replace(PLAN, script=EVERY_ENTRY)
+    assert run(stub(), tmp_path / "whole", plan).status == "done"
+    shutil.rmtree(tmp_path / "whole")
+    result = run(stub(without=(name,)), tmp_path / "out", plan)
     assert (result.status, result.missing) == ("unsupported", (name,))
     assert result.reason == f"the library lacks {name}"
     assert result.library is not None and result.library.missing == (name,)

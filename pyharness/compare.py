@@ -308,7 +308,14 @@ def differing_rows(a: Path, b: Path) -> tuple[int, ...]:
     if width:
         for x, y in _tensor_blocks(a, b, ta, tb):
             if not _equal(x, y):
-                unequal = np.flatnonzero(np.frombuffer(x, "u1") != np.frombuffer(y, "u1"))
-                rows.update(int(r) for r in np.unique((unequal + done) // width))
+                rows.update(done // width + r for r in _unequal_rows(x, y, done % width, width))
             done += len(x)
     return tuple(sorted(rows))
+
+
+def _unequal_rows(x: memoryview, y: memoryview, offset: int, width: int) -> Iterator[int]:
+    """Rows of two blocks that begin ``offset`` bytes into a row, counted from that row."""
+    for row, begin in enumerate(range(-offset, len(x), width)):
+        span = slice(max(0, begin), begin + width)
+        if not _equal(x[span], y[span]):
+            yield row

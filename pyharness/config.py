@@ -50,13 +50,14 @@ class Settings:
 
 
 def project_root(start: Path | None = None) -> Path:
-    """The nearest folder upwards with the harness's table in its pyproject.toml or an archive
-    beside one; else the checkout.
+    """The nearest folder upwards whose pyproject.toml has the harness's table or stands beside an
+    archive; else the checkout.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / "pyproject.toml").is_file() and (
-            (folder / "archive").is_dir() or _table(folder / "pyproject.toml") is not None
+            (folder / "archive/oci-layout").is_file()
+            or _table(folder / "pyproject.toml") is not None
         ):
             return folder
     return Path(__file__).resolve().parent.parent

@@ -22,6 +22,7 @@ from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, Mod
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
 RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
+SMALL_MODEL_BYTES = 64 << 20
 JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
 
 
@@ -204,8 +205,13 @@ def row_change(control: Path, candidate: Path) -> RowChange:
 
 
 def parallel_workers(models: Iterable[ModelSpec]) -> int:
-    """Two processes at a time for tiny synthetic models, whose steps cannot use the cores; else one
-    with all of them.
-    """
-    tiny = all(model.kind == "synthetic" and model.size == "tiny" for model in models)
-    return min(2, os.cpu_count() or 1) if tiny else 1
+    """Two processes at a time where one step cannot use the cores; else one that has them all."""
+    return min(2, os.cpu_count() or 1) if all(_is_small(model) for model in models) else 1
+
+
+def _is_small(model: ModelSpec) -> bool:
+    if model.kind == "synthetic":
+        return model.size == "tiny"
+    path = Path(model.path)
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in files) <= SMALL_MODEL_BYTES

@@ -193,7 +193,11 @@ def test_blocks_do_not_hide_a_difference(
         (pair[1] / LOGITS).write_bytes(before)
 
 
-def test_differing_rows(pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("block", [8, 24, 40, 1 << 20])
+def test_differing_rows(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(compare, "BLOCK", block)
     array = np.load(pair[1] / H_OUT)
     array[[1, 4], [0, 7]] += 1
     np.save(pair[1] / H_OUT, array)

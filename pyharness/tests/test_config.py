@@ -40,6 +40,9 @@ def test_root_is_found_from_a_folder_below(tmp_path: Path) -> None:
     assert config.project_root(below) == root
     (below / "pyproject.toml").write_text("[project]\nname = 'other'\n")
     assert config.project_root(below) == root  # not one of ours
+    (below / "archive").mkdir()
+    (below / "archive/oci-layout").touch()
+    assert config.project_root(below) == below
 
 
 def test_relative_paths_of_options_are_relative_to_the_caller(
@@ -78,7 +81,6 @@ def test_wrong_settings_are_usage_errors(
 
 
 def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "archive").mkdir()
     with pytest.raises(InputError) as e:
         config.resolve({}, {}, project(tmp_path, "[tool.vllm-ab\n"))
     assert "\n" not in str(e.value)

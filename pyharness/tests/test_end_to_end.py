@@ -12,6 +12,7 @@ import pytest
 
 from pyharness import cli, record
 from pyharness.errors import Exit
+from pyharness.tests.goldens import golden
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build/cpu/libvllm_cuda.so"
@@ -137,3 +138,33 @@ def test_symbols(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["symbols", str(place.candidate), "--json"]) == Exit.SAME
     told = json.loads(capsys.readouterr().out)
     assert "vcuda_dev_model_step" in told["exported"] and told["missing"] == []
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "pack"])
+def test_a_checkpoint_and_its_pack(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    folder = golden("tiny-hybrid")
+    model, tokens = folder, folder / "tokens.npy"
+    if kind == "pack":
+        model = tmp_path / "model.pack"
+        assert cli.run(["pack", str(folder), str(model)]) == Exit.SAME
+    capsys.readouterr()
+    given = ["--model", str(model), "--tokens", str(tokens)]
+    assert place.suite("--mt", "4", *given) == Exit.SAME
+    told = capsys.readouterr()
+    assert "/p40/mt4" in told.out and "note: prefix 40 instead of 63: 48 tokens given" in told.err
+    assert place.suite("--rb", "4", *given, "--prefix", "0") == Exit.SAME
+    made = record.read_record(place.runs[-1])
+    assert {Path(f.name).name for f in made.inputs} >= {"tokens.npy"}
+    assert any(f.name.startswith(str(model)) for f in made.inputs)
+    tokens_of = [t for op in made.suite.jobs[0].baseline.script for t in op.tokens]
+    assert tokens_of == np.load(tokens)[: len(tokens_of)].tolist()
+
+
+def test_text_is_bytes_for_a_synthetic_model(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("every way of computing the step gives the same bits")
+    line = ["--mt", "2", "--synthetic", "gdn", "--text", str(tmp_path / "t.txt")]
+    assert place.suite(*line) == Exit.SAME
+    script = record.read_record(place.runs[0]).suite.jobs[0].baseline.script
+    assert bytes(t for op in script for t in op.tokens) in (tmp_path / "t.txt").read_bytes()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyharness.errors import GateRefusal
-from pyharness.jobs import RED_JOBS_KEPT, ArmRecord, parallel_workers, run_jobs
+from pyharness.jobs import RED_JOBS_KEPT, SMALL_MODEL_BYTES, ArmRecord, parallel_workers, run_jobs
 from pyharness.plan import Request, Suite, Workload, build
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
 from pyharness.values import ArmPlan, ArmResult, JobStatus, ModelSpec
@@ -225,7 +225,17 @@ def test_a_refusal_of_the_worker_ends_the_run(tmp_path: Path) -> None:
         run_jobs(suite(), {"baseline": OLD, "candidate": NEW}, Refusing(), tmp_path, workers=2)
 
 
-def test_parallel_workers_only_for_tiny_models() -> None:
-    assert parallel_workers([TINY, TINY]) <= 2
+def test_two_workers_only_for_small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"x" * 100)
+    checkpoint, pack = (
+        ModelSpec("checkpoint", path=str(tmp_path)),
+        ModelSpec("pack", path=str(weights)),
+    )
+    assert parallel_workers([TINY, checkpoint, pack]) == 2
     assert parallel_workers([TINY, ModelSpec("synthetic", "gdn", "mid")]) == 1
-    assert parallel_workers([ModelSpec("checkpoint", path="/x")]) == 1
+    os.truncate(weights, SMALL_MODEL_BYTES + 1)
+    assert parallel_workers([checkpoint]) == parallel_workers([pack]) == 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert parallel_workers([TINY]) == 1

@@ -7,20 +7,16 @@ from pathlib import Path
 from pyharness.errors import InputError
 from pyharness.files import sha256_file
 from pyharness.inputs.checkpoint import (
-    TOKENIZER,
     Checkpoint,
     checkpoint_files,
     open_checkpoint,
     read_config,
 )
 from pyharness.inputs.layout import (
-    GROUP,
     Expected,
-    LayerKind,
     Model,
     ModelConfig,
     ModelTensor,
-    Synth,
     TensorType,
     expected_tensors,
     rope_tensor,
@@ -29,21 +25,6 @@ from pyharness.inputs.pack import aligned, float_tensor, read_pack, read_pack_co
 from pyharness.inputs.quantize import check_groups, quantize
 from pyharness.inputs.synthetic import config_of, synthetic_model
 from pyharness.values import FileFact, ModelSpec
-
-__all__ = [
-    "GROUP",
-    "LayerKind",
-    "Model",
-    "ModelConfig",
-    "ModelTensor",
-    "Synth",
-    "TensorType",
-    "input_facts",
-    "load_config",
-    "load_model",
-    "model_spec",
-    "tokenizer_path",
-]
 
 
 def model_spec(path: Path, context: int = 0) -> ModelSpec:
@@ -94,11 +75,6 @@ def _tensor(checkpoint: Checkpoint, expected: Expected) -> ModelTensor:
     return ModelTensor(
         expected.name, TensorType.Q4, expected.shape, aligned(nibbles), aligned(scales)
     )
-
-
-def tokenizer_path(spec: ModelSpec) -> Path | None:
-    """Where the checkpoint's tokenizer.json must be; None for a model that has none."""
-    return Path(spec.path) / TOKENIZER if spec.kind == "checkpoint" else None
 
 
 def input_facts(spec: ModelSpec) -> tuple[FileFact, ...]:

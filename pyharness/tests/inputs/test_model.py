@@ -15,7 +15,6 @@ from pyharness.inputs.model import (
     load_config,
     load_model,
     model_spec,
-    tokenizer_path,
 )
 from pyharness.inputs.pack import write_pack
 from pyharness.tests.goldens import NAMES, golden
@@ -111,8 +110,3 @@ def test_facts_of_packs_and_synthetic_models(tmp_path: Path) -> None:
     assert input_facts(SYNTHETIC) == ()
     with pytest.raises(InputError, match="No such file"):
         input_facts(ModelSpec(kind="pack", path=str(tmp_path / "none")))
-
-
-def test_where_the_tokenizer_is(tmp_path: Path) -> None:
-    assert tokenizer_path(ModelSpec(kind="checkpoint", path="/m")) == Path("/m/tokenizer.json")
-    assert tokenizer_path(SYNTHETIC) is None

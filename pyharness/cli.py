@@ -105,7 +105,7 @@ def compare(baseline: Path, candidate: Path, json_path: str | None) -> int:
 @SETTINGS
 @JSON
 def replay(run: str, json_path: str | None, **given: Any) -> int:
-    """Do a run again; every arm must give the recorded digests."""
+    """Do a run again. Exits 0 when every arm gave its recorded digests, 1 when one did not."""
     from pyharness import commands
 
     return commands.replay(run, _settings(given), json_path)
@@ -129,9 +129,9 @@ def show(run: str, json_path: str | None, **given: Any) -> int:
 @SETTINGS
 def accept(run: str, label: str | None, why: str, **given: Any) -> int:
     """Make the candidate of a run that exited 0 the next baseline."""
-    from pyharness import commands
+    from pyharness import acceptance
 
-    return commands.accept(run, _settings(given), label, why)
+    return acceptance.accept(run, _settings(given), label, why)
 
 
 @cli.command()

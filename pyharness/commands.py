@@ -14,7 +14,12 @@ from typing import Any
 
 from pyharness import app, compare, gate, jobs, plan, record
 from pyharness.config import Settings
-from pyharness.errors import Exit, GateRefusal, LibraryFailure, NothingProved, UsageError
+from pyharness.errors import (
+    Exit,
+    LibraryFailure,
+    NothingProved,
+    UsageError,
+)
 from pyharness.files import make_directory, sha256_file, write_atomically
 from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
 from pyharness.inputs.tokens import read_text, read_tokens
@@ -177,7 +182,7 @@ def baseline_reference(reference: str) -> str:
     return reference
 
 
-# ---- dump, compare, show, replay, accept ---------------------------------------------------------
+# ---- dump, compare, show, replay ---------------------------------------------------------
 
 
 def dump(
@@ -263,41 +268,15 @@ def replay(
             )  # fmt: skip
         changed = again.changes(before.arms, outcome.record.arms)
         code = again.exit_code(before.arms, outcome.record.arms)
-        terminal.summary(outcome.verdict, f"run {outcome.folder}, a replay of {before.run}")
-    lines = changed or [f"same: {len(before.arms)} arms gave the recorded digests again"]
-    print("\n".join(lines), file=sys.stderr if json_path == "-" else sys.stdout)
+        same = f"same: {len(before.arms)} arms gave the recorded digests again"
+        terminal.say(
+            *(changed or [same]),
+            f"replay of {before.run}: {outcome.verdict.summary}; exit {int(code)}",
+            f"run {outcome.folder}",
+        )
     told = {"schema": "ab-replay/1", "run": outcome.folder.name, "replay_of": before.run}
     _write(json_path, document.dumps({**told, "exit_code": int(code), "changes": changed}))
     return code
-
-
-def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
-    """The candidate of a green run becomes the baseline."""
-    from pyharness.archive import store
-
-    folder = record.find_run(settings["out"], run)
-    verdict, _ = record.read_verdict(folder)
-    if verdict.exit_code != Exit.SAME:
-        raise NothingProved(
-            f"{folder.name}: only a run that ended with 0 can be accepted, this one ended with "
-            f"{verdict.exit_code}"
-        )
-    made, raw = record.read_record(folder), (folder / "record.json").read_bytes()
-    if made.run != folder.name:
-        raise UsageError(f"{folder}: its record is of run {made.run}")
-    library = made.libraries["candidate"]
-    if (found := sha256_file(Path(library.origin))[0]) != library.digest:
-        raise GateRefusal(
-            f"{library.origin}: expected {library.digest}, the library of this run, found {found}"
-        )
-    archive, pin = settings["archive"], settings["pin"]
-    store.add(
-        archive, pin, Path(library.origin),
-        label=label or made.run.lower(), why=why, facts=library.facts, record=raw,
-    )  # fmt: skip
-    accepted = store.accept(archive, pin, library.digest, record=raw, why=why)
-    print(f"accepted {accepted.entry.label} {library.digest}, log entry {accepted.index}")
-    return Exit.SAME
 
 
 # ---- output --------------------------------------------------------------------------------------

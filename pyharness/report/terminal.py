@@ -55,5 +55,8 @@ class Terminal:
 
     def summary(self, verdict: Verdict, *lines: str) -> None:
         print_summary(self._results, verdict)
+        self.say(*lines)
+
+    def say(self, *lines: str) -> None:
         for line in lines:
             self._results.print(line, soft_wrap=True, markup=False)

@@ -161,6 +161,17 @@ def test_only_a_green_run_is_accepted(bench: Bench, tmp_path: Path) -> None:
     assert "only a run that ended with 0" in bench.err and not (tmp_path / "archive").exists()
 
 
+def test_accept_refuses_a_verdict_that_was_made_green_by_hand(bench: Bench, tmp_path: Path) -> None:
+    bench.libraries(candidate=broken("rows"))
+    bench("--mt", "2", *SMALL)
+    path = bench.runs[0] / "verdict.json"
+    told = json.loads(path.read_text())
+    told["exit_code"] = 0
+    path.write_text(json.dumps(told))
+    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "a") == Exit.USAGE
+    assert "do not belong together" in bench.err and not (tmp_path / "a").exists()
+
+
 def test_accept_refuses_a_library_that_is_another_one_now(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(b"something else")

@@ -84,6 +84,26 @@ def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[s
     assert place.run("gate", "--candidate", str(place.candidate)) == Exit.SAME
 
 
+def test_a_run_against_an_older_baseline_is_not_accepted(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["--m1", "--synthetic", "gdn", "--prefix", "0"]
+    accept = ["accept", "last", "--why", "good", "--out", str(place.folder / "runs")]
+    place.candidate.write_bytes(BUILT.read_bytes() + b"second")
+    assert place.suite(*line) == Exit.SAME and place.run(*accept) == Exit.SAME
+    place.candidate.write_bytes(BUILT.read_bytes() + b"third")
+    assert place.suite(*line, "--baseline", "first") == Exit.SAME
+    capsys.readouterr()
+    assert place.run(*accept) == Exit.UNPROVED
+    assert "run again and accept that run" in capsys.readouterr().err
+    assert place.suite(*line) == Exit.SAME and place.run(*accept) == Exit.SAME
+    assert place.run(*accept) == Exit.SAME  # once more changes nothing
+    capsys.readouterr()
+    place.run("archive", "list", "--json")
+    labels = json.loads(capsys.readouterr().out)
+    assert [bool(entry["baseline"]) for entry in labels] == [False, False, True]
+
+
 def test_a_flipped_byte_in_the_baseline_is_refused(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:

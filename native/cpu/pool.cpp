@@ -1,5 +1,7 @@
 #include "cpu/pool.h"
 
+#include <system_error>
+
 namespace vcuda {
 namespace {
 

@@ -70,12 +70,16 @@ class CudaBackend final : public Backend {
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);
-    streamed_ = environment_flag("VLLM_CUDA_STREAMED");
+    profile_ = environment_flag("VLLM_CUDA_PROFILE");
+    streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED");
+    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "open");
   }
 
   ~CudaBackend() override {
     select_quietly();
     CudaBackend::free_all();
+    for (cudaEvent_t event : events_)
+      if (event) cudaEventDestroy(event);
   }
 
   void* alloc(size_t bytes) override {
@@ -182,6 +186,10 @@ class CudaBackend final : public Backend {
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
     if (direct) check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice, stream_), "step");
+    if (direct) {
+      check(cudaEventRecord(events_[0], stream_), "step");
+      if (profile_) stream_.begin_profile();
+    }
     if (direct || replay_) return;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
@@ -254,15 +262,27 @@ class CudaBackend final : public Backend {
       graphs_[graph_] = made;
       replay_ = true;
     }
-    if (replay_) check(cudaGraphLaunch(graphs_.at(graph_), stream_), "step");
+    if (replay_) {
+      check(cudaEventRecord(events_[0], stream_), "step");
+      check(cudaGraphLaunch(graphs_.at(graph_), stream_), "step");
+    }
+    check(cudaEventRecord(events_[1], stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
     unended_ = false;
+    if (profile_) profile_text_ = stream_.end_profile();
     if (*static_cast<volatile int*>(bad_.get())) return false;
     check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
     check(cudaMemcpyAsync(logits_out, logits, ln * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
     check(cudaStreamSynchronize(stream_), "copy of the results");
     return true;
   }
+
+  double step_seconds() override {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, events_[0], events_[1]), "step");
+    return ms / 1000.0;
+  }
+  std::string profile() override { return profile_text_; }
 
   void read_s(const Config& c, const float* s, float* out) override {
     const int dk = c.gdn_k_dim, dv = c.gdn_v_dim;
@@ -378,6 +398,9 @@ class CudaBackend final : public Backend {
 
   int device_ = 0;
   Limits limits_;
+  cudaEvent_t events_[2] = {};  // around the last step
+  bool profile_ = false;        // VLLM_CUDA_PROFILE: measure each operation
+  std::string profile_text_;
   bool streamed_ = false, replay_ = false, capturing_ = false;
   Stream stream_;
   Arena arena_, partial_arena_, forever_;

@@ -4,6 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdio>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -118,11 +121,46 @@ class Stream {
       ++config.numAttrs;
     }
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+    if (profiling_) note(operation);
+  }
+
+  // Times of the launches since begin_profile, by operation. Measuring keeps launches from overlapping.
+  void begin_profile() {
+    profiling_ = true;
+    notes_.clear();
+    note("");
+  }
+  std::string end_profile() {
+    profiling_ = false;
+    std::map<std::string, std::pair<int, double>> total;
+    for (size_t i = 1; i < notes_.size(); ++i) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, notes_[i - 1].second, notes_[i].second), "profile");
+      auto& [count, us] = total[notes_[i].first];
+      ++count, us += ms * 1000.0;
+    }
+    for (auto& [name, event] : notes_) cudaEventDestroy(event);
+    notes_.clear();
+    std::string text;
+    for (const auto& [name, t] : total) {
+      char line[160];
+      std::snprintf(line, sizeof line, "%-24s %4d launches %9.1f us, %7.2f us each\n", name.c_str(), t.first, t.second, t.second / t.first);
+      text += line;
+    }
+    return text;
   }
 
  private:
+  void note(const char* operation) const {
+    cudaEvent_t event;
+    check(cudaEventCreate(&event), "profile");
+    notes_.emplace_back(operation, event);
+    check(cudaEventRecord(event, stream_), "profile");
+  }
+
   cudaStream_t stream_ = nullptr;
-  bool overlap_ = false;
+  bool overlap_ = false, profiling_ = false;
+  mutable std::vector<std::pair<std::string, cudaEvent_t>> notes_;
 };
 
 }  // namespace vcuda::gpu

@@ -44,7 +44,7 @@ static int most_clusters(const Q4Shape& q, const Limits& limits) {
   attribute.val.clusterDim.x = static_cast<unsigned>(q.cluster), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(limits.multiprocessors / q.cluster * q.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(q.warps * 32 + 32));
+  config.blockDim = dim3(static_cast<unsigned>(ring_threads(q.warps)));
   config.dynamicSmemBytes = static_cast<size_t>(limits.shared);
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
@@ -131,7 +131,7 @@ void project_q4(const Q4Matrix& matrix, const Limits& limits, const uint8_t* act
     if (matrix.ring) {
       const RingPlan plan(q, out.m, limits.shared);
       stream.launch("project", ring_kernel(q.warps, q.tiles), dim3(static_cast<unsigned>(matrix.clusters * q.cluster)),
-                    dim3(static_cast<unsigned>(q.warps * 32 + 32)), static_cast<size_t>(plan.bytes), q.cluster, matrix.data, q, plan, x, out);
+                    dim3(static_cast<unsigned>(ring_threads(q.warps))), static_cast<size_t>(plan.bytes), q.cluster, matrix.data, q, plan, x, out);
     } else {
       stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(q.rows, 16))), dim3(512), 0, 1, matrix.data, q, x, out);
     }

@@ -3,7 +3,8 @@
 // Rows in blocks of 8; a block of m rows is [groups] of act_stride(m) bytes. Of one group:
 //   hi [m][4][16]: thread t of a row: digit 2 of inputs 4t..4t+3 and 16+4t..16+4t+3, then digit 1 of the same
 //   lo [m][4][8]:  digit 0 likewise
-//   sb [m, rounded up to even][8]: float scale, int32 bias = -8 * sum q (weights are stored as 0..15)
+//   bias [pairs of rows][16]: b, b', b, b' with b = -8 * sum q (weights are stored as 0..15): an accumulator's start
+//   scale [pairs of rows][8]: float scales of the two rows
 #pragma once
 
 #include "arith/quant.h"
@@ -11,7 +12,7 @@
 
 namespace vcuda::gpu {
 
-__host__ __device__ __forceinline__ int act_stride(int m) { return m * 96 + (m + 1) / 2 * 16; }
+__host__ __device__ __forceinline__ int act_stride(int m) { return m * 96 + ((m + 1) / 2 * 24 + 15) / 16 * 16; }
 
 __host__ __device__ __forceinline__ size_t act_block_offset(int groups, int block) {
   return static_cast<size_t>(block) * groups * act_stride(kRowBlock);
@@ -44,9 +45,9 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
     *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = lo;
   }
   if (lane == 0) {
-    float* sb = reinterpret_cast<float*>(to + rows * 96 + r * 8);
-    sb[0] = arith::exponent_to_scale(e);
-    sb[1] = arith::as_float(static_cast<uint32_t>(-8 * sum));
+    int* bias = reinterpret_cast<int*>(to + rows * 96 + r / 2 * 16);
+    bias[r % 2] = bias[2 + r % 2] = -8 * sum;
+    reinterpret_cast<float*>(to + rows * 96 + (rows + 1) / 2 * 16)[r] = arith::exponent_to_scale(e);
   }
 }
 

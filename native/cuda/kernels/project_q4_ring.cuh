@@ -2,15 +2,18 @@
 //
 // A persistent grid of clusters; a cluster's blocks share slabs of rows and split the contract's lanes (q4_layout.cuh). One producer
 // thread a block streams cells through a ring in shared memory (cp.async.bulk, mbarriers) and starts before the activations
-// exist; `warps` consumer warps each own one lane and `R` tiles of rows. Lane sums meet in shared memory, then, over the cluster,
-// in the block that owns the tile: the adjacency tree makes both splits free of bits.
+// exist; `warps` consumer warps each own one lane and `R` tiles of rows; kReducers warps add the lane sums of a slab in shared
+// memory, then, over the cluster, in the block that owns the tile, while the consumers are at the next slab. The adjacency
+// tree makes both splits free of bits.
 #pragma once
 
 #include "kernels/q4_tile.cuh"
 
 namespace vcuda::gpu {
 
-constexpr int kMaxStages = 16, kMaxSupersteps = 64, kReduceTiles = 4;
+constexpr int kMaxStages = 16, kMaxSupersteps = 64, kReducers = 3;
+
+__host__ __device__ constexpr int ring_threads(int warps) { return (warps + 1 + kReducers) * 32; }
 
 // Shared memory, in this order: barriers, activations, reduction, exchange, ring.
 struct RingPlan {
@@ -21,7 +24,7 @@ struct RingPlan {
   RingPlan(const Q4Shape& q, int m, int limit) {
     act = 1024;
     reduce = act + q.supersteps() * q.per_block() * act_stride(m);
-    exchange = reduce + q.warps * kReduceTiles * 512;
+    exchange = reduce + q.warps * q.tiles * 512;
     ring = exchange + (q.cluster > 1 ? 2 * q.cluster * ((q.slab_tiles() + q.cluster - 1) / q.cluster) * 512 : 0);
     ring = (ring + 127) / 128 * 128;
     stage_bytes = q.warps * q.cell_bytes();
@@ -36,7 +39,7 @@ inline bool ring_fits(const Q4Shape& q, int limit) {
 }
 
 struct RingBarriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], act[kMaxSupersteps], exchange[2];
+  uint64_t full[kMaxStages], empty[kMaxStages], act[kMaxSupersteps], exchange[2], sums, taken;
 };
 static_assert(sizeof(RingBarriers) <= 1024, "the barriers' place in RingPlan");
 
@@ -111,9 +114,9 @@ __device__ __forceinline__ void cell_fma(float (&sum)[R][4], const uint8_t* cell
 }
 #endif
 
-// grid: clusters * cluster blocks of (W + 1) warps; q.warps == W, q.tiles == R. act: one block of out.m rows.
+// grid: clusters * cluster blocks of ring_threads(W); q.warps == W, q.tiles == R. act: one block of out.m rows.
 template <int W, int R>
-static __global__ void __launch_bounds__(W * 32 + 32, 1) kernel_project_ring(const uint8_t* weights, Q4Shape q, RingPlan plan, const uint8_t* act, Output out) {
+static __global__ void __launch_bounds__(ring_threads(W), 1) kernel_project_ring(const uint8_t* weights, Q4Shape q, RingPlan plan, const uint8_t* act, Output out) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   RingBarriers& bars = *reinterpret_cast<RingBarriers*>(shared);
@@ -125,6 +128,7 @@ static __global__ void __launch_bounds__(W * 32 + 32, 1) kernel_project_ring(con
     for (int i = 0; i < plan.stages; ++i) barrier_init(&bars.full[i], 1), barrier_init(&bars.empty[i], W);
     for (int i = 0; i < supersteps; ++i) barrier_init(&bars.act[i], 1);
     barrier_init(&bars.exchange[0], 1), barrier_init(&bars.exchange[1], 1);
+    barrier_init(&bars.sums, W), barrier_init(&bars.taken, kReducers);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -163,18 +167,47 @@ static __global__ void __launch_bounds__(W * 32 + 32, 1) kernel_project_ring(con
     return;
   }
 
-  wait_for_predecessor();
   if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  const int own_lane = warp % per_block, own_split = warp / per_block, split = q.split();
+  float4* sums = reinterpret_cast<float4*>(shared + plan.reduce);  // [W][R][32]
+  if (warp > W) {  // reducers
+    wait_for_predecessor();
+    const int reducer = warp - W - 1, slab_tiles = R * q.split();
+    float4* exchange = reinterpret_cast<float4*>(shared + plan.exchange);
+    const int owned_most = (slab_tiles + cluster - 1) / cluster, owned = (slab_tiles - rank + cluster - 1) / cluster;
+    for (int slab = first, pass = 0; slab < slabs; slab += step, ++pass) {
+      float4* inbox = exchange + (pass % 2) * cluster * owned_most * 32;
+      uint64_t* arrived = &bars.exchange[pass % 2];
+      if (cluster > 1 && reducer == 0 && lane == 0) barrier_expect(arrived, owned * 512 * (cluster - 1));
+      barrier_wait(&bars.sums, pass % 2);
+      for (int i = reducer; i < slab_tiles; i += kReducers) {
+        const float4 v = lane_tree(sums + (i / R * per_block * R + i % R) * 32 + lane, R * 32, per_block);
+        if (cluster == 1) {
+          out.store(slab * slab_tiles + i, lane, v);
+        } else {
+          float4* place = inbox + (rank * owned_most + i / cluster) * 32 + lane;
+          if (i % cluster == rank) *place = v;
+          else send(place, arrived, i % cluster, v);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&bars.taken);
+      if (cluster > 1) {
+        asm volatile("bar.sync 1, %0;" ::"n"(kReducers * 32) : "memory");  // this block's own sums
+        barrier_wait_cluster(arrived, (pass / 2) % 2);
+        for (int i = reducer; i < owned; i += kReducers) out.store(slab * slab_tiles + i * cluster + rank, lane, lane_tree(inbox + i * 32 + lane, owned_most * 32, cluster));
+        asm volatile("bar.sync 1, %0;" ::"n"(kReducers * 32) : "memory");  // read before the next sums invite the next but one
+      }
+    }
+    return;
+  }
+
+  const int own_lane = warp % per_block;
   const ActOffsets offsets(lane, out.m);
   const uint8_t* x = shared + plan.act + own_lane * stride;
   const uint8_t* cells = shared + plan.ring + warp * R * kTileBytes;
-  float4* reduce = reinterpret_cast<float4*>(shared + plan.reduce);
-  float4* exchange = reinterpret_cast<float4*>(shared + plan.exchange);
-  const int slab_tiles = R * split, owned_most = (slab_tiles + cluster - 1) / cluster, owned = (slab_tiles - rank + cluster - 1) / cluster;
-  int stage = 0, pass = 0;
+  int stage = 0;
   uint32_t parity = 0;
-  for (int slab = first; slab < slabs; slab += step, ++pass) {
+  for (int slab = first, pass = 0; slab < slabs; slab += step, ++pass) {
     float sum[R][4] = {};
     for (int s = 0; s < supersteps; ++s) {
       barrier_wait(&bars.full[stage], parity);
@@ -186,39 +219,12 @@ static __global__ void __launch_bounds__(W * 32 + 32, 1) kernel_project_ring(con
       if (lane == 0) barrier_arrive(&bars.empty[stage]);
       if (++stage == plan.stages) stage = 0, parity ^= 1;
     }
-
-    // Lanes of this block: kReduceTiles tiles of each warp at a time. The first barrier of a round frees the buffer.
-    float4* inbox = exchange + (pass % 2) * cluster * owned_most * 32;
-    uint64_t* arrived = &bars.exchange[pass % 2];
+    barrier_wait(&bars.taken, (pass % 2) ^ 1);  // the sums of the slab before
 #pragma unroll
-    for (int t0 = 0; t0 < R; t0 += kReduceTiles) {
-      constexpr int kWarps = W;
-      const int n = R - t0 < kReduceTiles ? R - t0 : kReduceTiles;
-      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
-#pragma unroll
-      for (int r = 0; r < kReduceTiles; ++r)
-        if (t0 + r < R) reduce[(warp * kReduceTiles + r) * 32 + lane] = {sum[(t0 + r) % R][0], sum[(t0 + r) % R][1], sum[(t0 + r) % R][2], sum[(t0 + r) % R][3]};
-      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
-      for (int i = warp; i < split * n; i += W) {
-        const int part = i / n, r = i % n, tile = part * R + t0 + r;
-        const float4 v = lane_tree(reduce + (part * per_block * kReduceTiles + r) * 32 + lane, kReduceTiles * 32, per_block);
-        if (cluster == 1) {
-          out.store(slab * slab_tiles + tile, lane, v);
-        } else {
-          float4* place = inbox + (rank * owned_most + tile / cluster) * 32 + lane;
-          if (tile % cluster == rank) *place = v;
-          else send(place, arrived, tile % cluster, v);
-        }
-      }
-    }
-    if (cluster > 1) {
-      if (threadIdx.x == 0) barrier_expect(arrived, owned * 512 * (cluster - 1));
-      asm volatile("bar.sync 1, %0;" ::"n"(W * 32) : "memory");  // this block's own partial sums
-      barrier_wait_cluster(arrived, (pass / 2) % 2);
-      for (int i = warp; i < owned; i += W) out.store(slab * slab_tiles + i * cluster + rank, lane, lane_tree(inbox + i * 32 + lane, owned_most * 32, cluster));
-    }
+    for (int r = 0; r < R; ++r) sums[(warp * R + r) * 32 + lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&bars.sums);
   }
-  (void)own_split;
 #endif
 }
 

@@ -10,20 +10,24 @@ namespace vcuda::gpu {
 struct ActFragment {
   uint4 hi;   // digit 2: two words, digit 1: two words
   uint2 lo;   // digit 0
-  uint4 sb;   // scale, bias, scale, bias
+  int4 bias;  // accumulators of digit 0 start here
+  float2 scale;
 };
 
 // Threads of columns beyond m read a column that exists: columns are independent, and those results are dropped.
 struct ActOffsets {
-  int hi, lo, sb;
+  int hi, lo, bias, scale;
   __device__ __forceinline__ ActOffsets(int lane, int m) {
     const int column = min(lane / 4, m - 1), t = lane % 4;
     hi = column * 64 + t * 16;
     lo = m * 64 + column * 32 + t * 8;
-    sb = m * 96 + min(t, (m - 1) / 2) * 16;
+    const int pair = min(t, (m - 1) / 2);
+    bias = m * 96 + pair * 16;
+    scale = m * 96 + (m + 1) / 2 * 16 + pair * 8;
   }
   __device__ __forceinline__ ActFragment load(const uint8_t* group) const {
-    return {*reinterpret_cast<const uint4*>(group + hi), *reinterpret_cast<const uint2*>(group + lo), *reinterpret_cast<const uint4*>(group + sb)};
+    return {*reinterpret_cast<const uint4*>(group + hi), *reinterpret_cast<const uint2*>(group + lo), *reinterpret_cast<const int4*>(group + bias),
+            *reinterpret_cast<const float2*>(group + scale)};
   }
 };
 
@@ -37,14 +41,12 @@ __device__ __forceinline__ void imma(int (&d)[4], const uint32_t (&a)[4], uint32
 // sum[0], [1]: row lane/4, columns 2t, 2t+1; sum[2], [3]: row lane/4 + 8. scales: those two rows' float16.
 __device__ __forceinline__ void tile_fma(float (&sum)[4], uint32_t w0, uint32_t w1, uint32_t scales, const ActFragment& x) {
   const uint32_t a[4] = {w0 & 0x0f0f0f0fu, (w0 >> 4) & 0x0f0f0f0fu, w1 & 0x0f0f0f0fu, (w1 >> 4) & 0x0f0f0f0fu};
-  const int bias0 = static_cast<int>(x.sb.y), bias1 = static_cast<int>(x.sb.w);
   int d2[4], d1[4], d0[4];
   imma(d2, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
   imma(d1, a, x.hi.z, x.hi.w, 0, 0, 0, 0);
-  imma(d0, a, x.lo.x, x.lo.y, bias0, bias1, bias0, bias1);
+  imma(d0, a, x.lo.x, x.lo.y, x.bias.x, x.bias.y, x.bias.z, x.bias.w);
   const float2 s = __half22float2(*reinterpret_cast<const __half2*>(&scales));
-  const float x0 = __uint_as_float(x.sb.x), x1 = __uint_as_float(x.sb.z);
-  const float factor[4] = {s.x * x0, s.x * x1, s.y * x0, s.y * x1};
+  const float factor[4] = {s.x * x.scale.x, s.x * x.scale.y, s.y * x.scale.x, s.y * x.scale.y};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int c = d2[i] * 65536 + (d1[i] * 256 + d0[i]);

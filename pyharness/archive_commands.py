@@ -106,8 +106,9 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
         cells = (line.label, line.digest.short, str(line.size_bytes))
         table.add_row(*((*cells, change, line.time, mark, line.why) if log else (*cells, mark)))
     console = Console(highlight=False)
-    # Without a terminal a table has no width to fit into.
-    console.print(table, soft_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        console.width = 1000  # a log has no width to fit into: one library stays one line
+    console.print(table)
     return Exit.SAME
 
 

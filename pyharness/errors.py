@@ -12,14 +12,15 @@ class Exit(IntEnum):
     DIFFERS = 1  # at least one byte differs
     USAGE = 2  # wrong options or bad input files
     REFUSED = 3  # the gate: a digest, the archive or its pin does not match
-    FAILED = 4  # a library could not run: load, crash, signal, time-out, out of memory, its own error
+    # a library could not run: load, crash, signal, time-out, out of memory, its own error
+    FAILED = 4
     UNPROVED = 5  # nothing was proved: unsupported, nondeterministic, indistinct, nothing compared
     DEFECT = 70  # a defect of this harness
     INTERRUPTED = 130  # Ctrl-C
 
 
 class HarnessError(Exception):
-    """An error with an exit code. The message is one line that says what is wrong and what to do."""
+    """An error with an exit code. The message is one line: what is wrong and what to do."""
 
     exit_code = Exit.DEFECT
 

@@ -1,6 +1,7 @@
 """The frozen values that the stages hand to each other; each can be written as JSON and read back.
 
-``to_json`` / ``from_json`` work on every value here: a dataclass is an object, a tuple an array, an enum its value.
+``to_json`` / ``from_json`` work on every value here: a dataclass is an object, a tuple an array, an
+enum its value.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 import types
 import typing
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, Literal
 
 SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
@@ -19,7 +21,9 @@ SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, order=True)
 class Digest:
-    """A SHA-256. The digest of no bytes is refused by name: it is what hashing a file at its end gives."""
+    """A SHA-256. The digest of no bytes is refused by name: it is what hashing a file at its end
+    gives.
+    """
 
     hex: str
 
@@ -47,7 +51,9 @@ Arm = Literal["baseline", "candidate"]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which weights. ``synthetic``: family, size, seed. ``checkpoint`` (Hugging Face directory) and ``pack``: path."""
+    """Which weights. ``synthetic``: family, size, seed. ``checkpoint`` (Hugging Face directory) and
+    ``pack``: path.
+    """
 
     kind: Literal["synthetic", "checkpoint", "pack"]
     family: str = ""  # synthetic: hybrid | gdn | attn
@@ -65,7 +71,8 @@ class ModelSpec:
 class Op:
     """One call of an arm's script. ``record`` appends its rows to h_out.npy and logits.npy.
 
-    step: one single step per token. step_m: all tokens in one M-row step. mark, rollback: no tokens.
+    step: one single step per token. step_m: all tokens in one M-row step. mark, rollback: no
+    tokens.
     rollback_to: keep ``number`` rows. poison: fill unused memory with the 32-bit word ``number``.
     """
 
@@ -85,7 +92,8 @@ class ArmPlan:
     script: tuple[Op, ...]
     mmax: int = 0  # VLLM_CUDA_Q35_MM for the worker; 0: unset
     threads: int = 0  # CPU backend; 0: one per core
-    environment: tuple[tuple[str, str], ...] = ()  # further variables for the worker, e.g. VLLM_CUDA_CPU_ISA
+    # further variables for the worker, e.g. VLLM_CUDA_CPU_ISA
+    environment: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 600.0
 
 
@@ -115,7 +123,8 @@ class ArmResult:
 
     status: Literal["done", "unsupported", "failed"]
     reason: str = ""  # one line: missing symbol's name, or what went wrong
-    missing: tuple[str, ...] = ()  # unsupported: the optional entries the script needs and the library lacks
+    # unsupported: the optional entries the script needs and the library lacks
+    missing: tuple[str, ...] = ()
     files: tuple[FileFact, ...] = ()  # h_out.npy, logits.npy, state.safetensors
     rows: int = 0
     library: LibraryFacts | None = None
@@ -125,7 +134,9 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first differing element of one file, and how many differ. Words are hexadecimal bit patterns."""
+    """The first differing element of one file, and how many differ. Words are hexadecimal bit
+    patterns.
+    """
 
     file: str
     tensor: str  # state.safetensors: the tensor's name; else ""
@@ -148,7 +159,7 @@ class Comparison:
     differences: tuple[Difference, ...] = ()
 
 
-class JobStatus(str, Enum):
+class JobStatus(StrEnum):
     SAME = "same"
     DIFFERS = "differs"
     UNSUPPORTED = "unsupported"
@@ -157,7 +168,7 @@ class JobStatus(str, Enum):
     FAILED = "failed"
 
 
-# ---- JSON ---------------------------------------------------------------------------------------------------------
+# ---- JSON ----------------------------------------------------------------------------------------
 
 
 def to_json(value: Any) -> Any:
@@ -176,7 +187,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, data: Any) -> Any:
-    """The inverse of ``to_json`` for a type of this module. ValueError names the field that does not fit."""
+    """The inverse of ``to_json`` for a type of this module; ValueError names what is off."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return data
@@ -215,10 +226,15 @@ def from_json(kind: Any, data: Any) -> Any:
     return data
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _dataclass_from_json(kind: Any, data: Any) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"expected an object for {kind.__name__}, got {data!r}")
-    hints, made = typing.get_type_hints(kind), {}
+    hints, made = _hints(kind), {}
     fields = {f.name: f for f in dataclasses.fields(kind)}
     if unknown := sorted(set(data) - set(fields)):
         raise ValueError(f"{kind.__name__}: unknown field {unknown[0]!r}")

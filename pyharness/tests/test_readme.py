@@ -1,4 +1,6 @@
-"""Every command of README.md runs: in a copy of the tree's archive and settings, with the library that was built."""
+"""Every command of README.md runs: in a copy of the tree's archive and settings, with the library
+that was built.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a user's checkout holds after ``make setup native``; runs and acceptances stay in the copy."""
+    """What a user's checkout holds after ``make setup native``; runs and acceptances stay in the
+    copy.
+    """
     made = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "archive", made / "archive")
     shutil.copytree(ROOT / ".ci", made / ".ci")

@@ -1,4 +1,6 @@
-"""Sessions on the CPU library that ``make native`` builds, and what the tests of its bits read of them."""
+"""Sessions on the CPU library that ``make native`` builds, and what the tests of its bits read of
+them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def library() -> abi.Bound:
 @cache
 def isas() -> tuple[str, ...]:
     """The instruction sets that this processor runs; portable always."""
-    flags = set(Path("/proc/cpuinfo").read_text().split()) if os.path.exists("/proc/cpuinfo") else set()
+    flags = (
+        set(Path("/proc/cpuinfo").read_text().split()) if os.path.exists("/proc/cpuinfo") else set()
+    )
     found = ["portable"]
     if {"avx2", "fma", "f16c"} <= flags:
         found.append("avx2")

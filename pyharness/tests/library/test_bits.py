@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,9 @@ def synthetic(family: str) -> Model:
 
 @cache
 def singles(family: str, isa: str, threads: int) -> tuple[list[bytes], dict[int, bytes]]:
-    """Outputs of each single step, M rows not enabled, and the states at the positions where the tests look."""
+    """Outputs of each single step, M rows not enabled, and the states at the positions where the
+    tests look.
+    """
     model = synthetic(family)
     tokens = tokens_of(model, max(PREFIXES) + 8 + CONTINUATION)
     wanted = {p + m + c for p in PREFIXES for m in range(9) for c in (0, CONTINUATION)}
@@ -66,7 +69,7 @@ def test_instruction_sets_and_threads(family: str, isa: str, threads: int) -> No
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("isa", "threads"), CONFIGURATIONS)
 def test_rows_equal_singles(family: str, isa: str, threads: int) -> None:
-    """M = 2..8 at every prefix, with continuation; one rollback of the mark takes each batch back."""
+    """M = 2..8 at every prefix, with continuation; a rollback takes each batch back."""
     need(isa)
     model = synthetic(family)
     rows, states = singles(family, "portable", 1)
@@ -115,7 +118,7 @@ def test_more_than_eight_rows() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_schedules(family: str) -> None:
-    """Any mix of steps, M-row steps, marks and rollbacks ends where the accepted tokens alone end."""
+    """Any mix of steps, marks and rollbacks ends where the accepted tokens alone end."""
     model = synthetic(family)
     rows, _ = singles(family, "portable", 1)
     tokens = tokens_of(model, len(rows))
@@ -149,7 +152,9 @@ def test_random_schedules(family: str) -> None:
 
 
 def test_spans_of_a_long_context() -> None:
-    """Past 1024 keys attention merges spans: every row of an M-row step across that edge, and float64 agrees."""
+    """Past 1024 keys attention merges spans: every row of an M-row step across that edge, and
+    float64 agrees.
+    """
     config = dataclasses.replace(config_of("attn", "tiny"), layer_kinds=(LayerKind.ATTENTION,))
     model = described_model(config, 4)
     tokens = tokens_of(model, 1100)
@@ -167,22 +172,28 @@ def test_spans_of_a_long_context() -> None:
     assert np.abs(logits - expected[-1]).max() < 1e-4
 
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "the 27B's heads": {
         "head_dim": 256, "rotary_dim": 64, "q_heads": 6, "kv_heads": 1,
         "gdn_k_heads": 2, "gdn_v_heads": 6, "gdn_k_dim": 128, "gdn_v_dim": 128,
     },
     "odd sizes": {
-        "hidden": 96, "intermediate": 224, "vocab": 301, "head_dim": 48, "rotary_dim": 48, "q_heads": 6,
-        "kv_heads": 3, "gdn_k_heads": 3, "gdn_v_heads": 6, "gdn_k_dim": 48, "gdn_v_dim": 16, "conv_kernel": 2,
+        "hidden": 96, "intermediate": 224, "vocab": 301, "head_dim": 48, "rotary_dim": 48,
+        "q_heads": 6,
+        "kv_heads": 3, "gdn_k_heads": 3, "gdn_v_heads": 6, "gdn_k_dim": 48, "gdn_v_dim": 16,
+        "conv_kernel": 2,
     },
-    "more groups than lanes": {"hidden": 1056, "intermediate": 2080, "rotary_dim": 2, "conv_kernel": 7},
+    "more groups than lanes": {
+        "hidden": 1056, "intermediate": 2080, "rotary_dim": 2, "conv_kernel": 7,
+    },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_other_dimensions(shape: str) -> None:
-    """Against float64, and every instruction set against the others, at dimensions that leave remainders everywhere."""
+    """Against float64, and every instruction set against the others, at dimensions that leave
+    remainders everywhere.
+    """
     config = dataclasses.replace(config_of("hybrid", "tiny"), **SHAPES[shape])
     model = described_model(config, 2)
     tokens = tokens_of(model, 24)
@@ -216,7 +227,9 @@ def test_generated_weights_are_the_harness_s_too(family: str) -> None:
 
 
 def test_tied_head() -> None:
-    """Without lm_head.weight the head is the embedding as it is stored: float, so single steps only."""
+    """Without lm_head.weight the head is the embedding as it is stored: float, so single steps
+    only.
+    """
     config = dataclasses.replace(config_of("gdn", "tiny"), tied=True)
     model = described_model(config, 9)
     tied = dataclasses.replace(

@@ -1,4 +1,6 @@
-"""The library against outputs of an independent implementation: single steps and every M, two inputs, three models."""
+"""The library against outputs of an independent implementation: single steps and every M, two
+inputs, three models.
+"""
 
 from __future__ import annotations
 

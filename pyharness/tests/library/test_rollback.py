@@ -1,4 +1,6 @@
-"""Partial rollback, poisoned memory and taps: state is exactly what the accepted tokens make, whatever else was tried."""
+"""Partial rollback, poisoned memory and taps: state is exactly what the accepted tokens make,
+whatever else was tried.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ POISONS = {"NaN": 0x7FC12345, "large": 0x7E967699}  # large: 1e38
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("family", ["hybrid", "gdn", "attn"])
 def test_rollback_to_keeps_the_first_rows(family: str, poison: str) -> None:
-    """Every n of every M, the rejected rows being other tokens, unused memory poisoned around each call."""
+    """Every n of every M, the rejected rows being other tokens, unused memory poisoned around each
+    call.
+    """
     model = load_model(ModelSpec("synthetic", family=family, size="tiny", seed=3))
     tokens, word = tokens_of(model, 24), POISONS[poison]
     with session(model, mmax=8) as opened, session(model) as singles:
@@ -107,8 +111,8 @@ def test_taps_cost_no_bit_and_rows_equal_singles(isa: str) -> None:
         for i in layers:
             for kind in TapKind:
                 got = opened.tap_read(i, kind).reshape(7, -1)
-                for row, values in zip(by_row[5:], got, strict=True):
-                    assert row[i, kind].tobytes() == values.tobytes(), (i, kind)
+                for taps, values in zip(by_row[5:], got, strict=True):
+                    assert taps[i, kind].tobytes() == values.tobytes(), (i, kind)
         with pytest.raises(CallFailed, match="no layer 8"):
             opened.tap_read(8, TapKind.MIXER)
 

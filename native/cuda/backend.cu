@@ -39,6 +39,17 @@ static bool environment_flag(const char* name) {
   return text && *text && std::strcmp(text, "0") != 0;
 }
 
+// The attention kernel by queries a warp (few keys, many keys), dimensions a lane, and whether chunks are staged in shared memory.
+struct AttentionVariant {
+  int q, many, v;
+  bool staged;
+  void (*kernel)(AttentionArgs, const StepParams*);
+};
+static const AttentionVariant kAttention[] = {
+    {1, 1, 8, true, kernel_attention<1, 1, 8, true>},   {2, 6, 8, true, kernel_attention<2, 6, 8, true>}, {1, 1, 2, false, kernel_attention<1, 1, 2, false>},
+    {1, 1, 8, false, kernel_attention<1, 1, 8, false>}, {1, 1, 16, false, kernel_attention<1, 1, 16, false>},
+};
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device) {
@@ -58,15 +69,13 @@ class CudaBackend final : public Backend {
     check(e, "open");
     limits_.multiprocessors = p.multiProcessorCount;
     limits_.ring = p.major == 9;
-    // Room is left beside a projection's block for the next operation's blocks.
-    limits_.shared = static_cast<int>(p.sharedMemPerBlockOptin) - 28 * 1024;
+    limits_.shared = static_cast<int>(p.sharedMemPerBlockOptin);
     stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL"));
     prepare_projections(limits_);
-    for (const auto& [kernel, bytes] : std::initializer_list<std::pair<const void*, size_t>>{
-             {reinterpret_cast<const void*>(kernel_attention<1, 2>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_attention<1, 8>), p.sharedMemPerBlockOptin},
-             {reinterpret_cast<const void*>(kernel_attention<1, 16>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_attention<2, 2>), p.sharedMemPerBlockOptin},
-             {reinterpret_cast<const void*>(kernel_attention<2, 8>), p.sharedMemPerBlockOptin}, {reinterpret_cast<const void*>(kernel_gdn<0, 0>), p.sharedMemPerBlockOptin}})
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "open");
+    shared_most_ = p.sharedMemPerBlockOptin;
+    for (const AttentionVariant& v : kAttention)
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn<0, 0>), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);
@@ -200,7 +209,7 @@ class CudaBackend final : public Backend {
   }
 
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
-    launch("rms_norm", kernel_rms_norm, dim3(u(m)), dim3(256), 0, x, w, n, eps, m, y.x, static_cast<uint8_t*>(y.act));
+    launch("rms_norm", kernel_rms_norm, dim3(u(ceil_div(n, 256 * kNormRounds)), u(m)), dim3(256), 0, x, w, n, eps, m, y.x, static_cast<uint8_t*>(y.act));
   }
 
   void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, m, y, false); }
@@ -232,14 +241,10 @@ class CudaBackend final : public Backend {
     a.context = in.context, a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
     launch("attention: prepare", kernel_attention_prepare, dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
 
-    const int queries = a.m * a.per_kv();
-    const bool two = queries > kAttentionWarps && a.d <= 256;
-    const int q = two ? 2 : 1, groups = ceil_div(queries, kAttentionWarps * q);
-    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 4)));
-    const size_t shared = sizeof(float) * static_cast<size_t>(kAttentionWarps * q * (a.d + arith::kChunk));
-    const auto kernel = a.d > 256 ? kernel_attention<1, 16> : a.d > 64 ? (two ? kernel_attention<2, 8> : kernel_attention<1, 8>)
-                                                                      : (two ? kernel_attention<2, 2> : kernel_attention<1, 2>);
-    launch("attention", kernel, grid, dim3(kAttentionWarps * 32), shared, a, params_);
+    const AttentionVariant& v = attention_variant(a);
+    const int groups = ceil_div(a.m * a.per_kv(), kAttentionWarps * v.q);
+    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * (v.staged ? 1 : 4))));
+    launch("attention", v.kernel, grid, dim3(kAttentionWarps * 32), attention_shared_bytes(v.many, a.d, v.staged), a, params_);
     launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)), dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
     if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
   }
@@ -329,6 +334,17 @@ class CudaBackend final : public Backend {
   void select() { check(cudaSetDevice(device_), "device"); }
   void select_quietly() { cudaSetDevice(device_); }
 
+  // The first variant that has the dimensions and fits; more than one query a warp only where there are enough.
+  const AttentionVariant& attention_variant(const AttentionArgs& a) const {
+    for (const AttentionVariant& v : kAttention) {
+      const bool enough = v.q == 1 || a.m * a.per_kv() > kAttentionWarps;
+      const bool only = v.q > 1 || !v.staged || a.m * a.per_kv() <= kAttentionWarps;
+      const bool tight = v.v == 2 || a.d > 64;
+      if (32 * v.v >= a.d && tight && enough && only && attention_shared_bytes(v.many, a.d, v.staged) <= shared_most_) return v;
+    }
+    fail(VCUDA_E_INTERNAL, "attention: no kernel for %d dimensions", a.d);
+  }
+
   template <class... Parameters, class... Arguments>
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Arguments... arguments) {
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
@@ -336,10 +352,19 @@ class CudaBackend final : public Backend {
 
   void apply(const Linear& l, Rows x, int m, float* y, bool add) {
     if (replay_) return;
+    // Float32 rows ride on the Q4 rows' launch where one is a ring.
+    const Part* beside = nullptr;
+    if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 && static_cast<const Q4Matrix*>(l.parts[0].data)->ring) beside = &l.parts[1];
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
-      if (p.q4) project_q4(*static_cast<const Q4Matrix*>(p.data), limits_, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, stream_);
-      else launch("project", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)), dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to, l.rows, add);
+      if (p.q4) {
+        FloatRows floats{};
+        if (beside) floats = {static_cast<const float*>(beside->data), x.x, y + beside->row0, beside->rows, l.cols};
+        project_q4(*static_cast<const Q4Matrix*>(p.data), limits_, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, floats, stream_);
+      } else if (&p != beside) {
+        launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)), dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to,
+               l.rows, add);
+      }
     }
   }
 
@@ -398,6 +423,7 @@ class CudaBackend final : public Backend {
 
   int device_ = 0;
   Limits limits_;
+  size_t shared_most_ = 0;
   cudaEvent_t events_[2] = {};  // around the last step
   bool profile_ = false;        // VLLM_CUDA_PROFILE: measure each operation
   std::string profile_text_;

@@ -19,6 +19,8 @@ for stage in "$@"; do
             VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,200 ;;
     quick) bits --sizes tiny --prefixes 0,5,63,65,200 ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --families hybrid --prefixes 0,5 --rows 1,3,8 ;;
     kernels) build/cuda/kernel_bench ;;
+    tune) build/cuda/kernel_bench --table native/cuda/q4_shapes.inc && cp native/cuda/q4_shapes.inc "$out/" && cat native/cuda/q4_shapes.inc &&
+            cmake --build build/cuda -j "$jobs" >>"$out/build-cuda.log" 2>&1 ;;
     step) build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
     profile) VLLM_CUDA_PROFILE=1 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     sanitize) for tool in memcheck racecheck initcheck synccheck; do

@@ -5,24 +5,31 @@
 #include <cstdlib>
 
 #include "kernels/project_q4.cuh"
-#include "kernels/project_q4_ring.cuh"
 #include "model/tensor.h"
 
 namespace vcuda::gpu {
 
-using RingKernel = void (*)(const uint8_t*, Q4Shape, RingPlan, const uint8_t*, Output);
+using RingKernel = void (*)(const uint8_t*, Q4Shape, RingPlan, const uint8_t*, Output, FloatRows);
 
 struct RingVariant {
   int warps, tiles;
   RingKernel kernel;
 };
 
-// What is compiled. Every one gives the same bits; shapes.h says which is fast where.
+// What is compiled. Every one gives the same bits; q4_shapes.inc says which is fast where.
 static const RingVariant kRing[] = {
-    {8, 2, kernel_project_ring<8, 2>},   {8, 4, kernel_project_ring<8, 4>},   {8, 5, kernel_project_ring<8, 5>},
-    {8, 7, kernel_project_ring<8, 7>},   {8, 8, kernel_project_ring<8, 8>},   {8, 11, kernel_project_ring<8, 11>},
-    {16, 2, kernel_project_ring<16, 2>}, {16, 3, kernel_project_ring<16, 3>}, {16, 4, kernel_project_ring<16, 4>},
+    {8, 2, kernel_project_ring<8, 2>},   {8, 3, kernel_project_ring<8, 3>},   {8, 4, kernel_project_ring<8, 4>},   {8, 5, kernel_project_ring<8, 5>},
+    {8, 6, kernel_project_ring<8, 6>},   {8, 7, kernel_project_ring<8, 7>},   {8, 8, kernel_project_ring<8, 8>},   {8, 11, kernel_project_ring<8, 11>},
+    {16, 1, kernel_project_ring<16, 1>}, {16, 2, kernel_project_ring<16, 2>}, {16, 3, kernel_project_ring<16, 3>}, {16, 4, kernel_project_ring<16, 4>},
     {16, 5, kernel_project_ring<16, 5>},
+};
+
+// The fastest cut of a shape, measured: kernel_bench --table writes this file.
+struct KnownShape {
+  int rows, cols, warps, cluster, tiles;
+};
+static const KnownShape kKnown[] = {
+#include "cuda/q4_shapes.inc"
 };
 
 static RingKernel ring_kernel(int warps, int tiles) {
@@ -61,7 +68,9 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
       fail(VCUDA_E_ARGUMENT, "VLLM_CUDA_Q4_SHAPE is '%s', must be warps,cluster,tiles", text);
     if (forced_warps == 0) return simple;
   }
-  // Time is about the passes of the busiest block times the tiles of a pass, and something for each pass's reduction.
+  for (const KnownShape& k : kKnown)
+    if (!forced_warps && k.rows == rows && k.cols == 32 * groups) forced_warps = k.warps, forced_cluster = k.cluster, forced_tiles = k.tiles;
+  // For other shapes: time is about the passes of the busiest block times the tiles of a pass, and something for each pass.
   Q4Matrix best = simple;
   double least = 0;
   for (const RingVariant& v : kRing)
@@ -69,11 +78,10 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
       Q4Matrix matrix{{rows, groups, cluster, v.warps, v.tiles}, true, 0, nullptr};
       const Q4Shape& q = matrix.shape;
       if (v.warps % q.per_block() != 0 || !ring_fits(q, limits.shared)) continue;
-      if (forced_warps ? v.warps != forced_warps || cluster != forced_cluster || v.tiles != forced_tiles : v.warps != 8 || cluster > 4) continue;
+      if (forced_warps && (v.warps != forced_warps || cluster != forced_cluster || v.tiles != forced_tiles)) continue;
       matrix.clusters = std::min(most_clusters(q, limits), q.slabs());
       if (matrix.clusters < 1) continue;
-      const int passes = ceil_div(q.slabs(), matrix.clusters);
-      const double cost = passes * (v.tiles + 0.5) * v.warps * (cluster > 2 ? 1.03 : 1.0);
+      const double cost = ceil_div(q.slabs(), matrix.clusters) * (v.tiles * v.warps + 6.0);
       if (best.ring && cost >= least) continue;
       best = matrix;
       least = cost;
@@ -123,15 +131,17 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
   if (!copies.empty()) check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
-void project_q4(const Q4Matrix& matrix, const Limits& limits, const uint8_t* act, int m, float* y, int ld, bool add, const Stream& stream) {
+void project_q4(const Q4Matrix& matrix, const Limits& limits, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats, const Stream& stream) {
   const Q4Shape& q = matrix.shape;
   for (int row = 0; row < m; row += kRowBlock) {
     const Output out{y + static_cast<size_t>(row) * ld, ld, q.rows, std::min(m - row, kRowBlock), add};
     const uint8_t* x = act + act_block_offset(q.groups, row / kRowBlock);
     if (matrix.ring) {
+      FloatRows beside = floats;
+      if (beside.rows) beside.x += static_cast<size_t>(row) * beside.cols, beside.y += static_cast<size_t>(row) * ld;
       const RingPlan plan(q, out.m, limits.shared);
       stream.launch("project", ring_kernel(q.warps, q.tiles), dim3(static_cast<unsigned>(matrix.clusters * q.cluster)),
-                    dim3(static_cast<unsigned>(ring_threads(q.warps))), static_cast<size_t>(plan.bytes), q.cluster, matrix.data, q, plan, x, out);
+                    dim3(static_cast<unsigned>(ring_threads(q.warps))), static_cast<size_t>(plan.bytes), q.cluster, matrix.data, q, plan, x, out, beside);
     } else {
       stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(q.rows, 16))), dim3(512), 0, 1, matrix.data, q, x, out);
     }

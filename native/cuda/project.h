@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "kernels/q4_tile.cuh"
+#include "kernels/project_q4_ring.cuh"
 #include "model/backend.h"
 
 namespace vcuda::gpu {
@@ -35,7 +35,7 @@ bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
 // Packs stacked tensors; data comes from alloc.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
 
-// act: quantized rows; y [m, ld].
-void project_q4(const Q4Matrix&, const Limits&, const uint8_t* act, int m, float* y, int ld, bool add, const Stream&);
+// act: quantized rows; y [m, ld]. floats: rows of the same projection that the ring computes beside its own.
+void project_q4(const Q4Matrix&, const Limits&, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats, const Stream&);
 
 }  // namespace vcuda::gpu

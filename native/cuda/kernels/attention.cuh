@@ -97,14 +97,31 @@ struct Merge {
   }
 };
 
+// 16 bytes into shared memory without a register; finished by copies_wait.
+__device__ __forceinline__ void copy_async(float* to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void copies_wait() {  // all but the newest N groups
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+constexpr int kAttentionWarps = 8;
+
+// Shared memory of a block: queries [warps * Q][D], weights [warps * Q][64]; staged: keys [D][64] and values [64][D] of a chunk.
+inline size_t attention_shared_bytes(int q, int d, bool staged) {
+  return sizeof(float) * static_cast<size_t>(kAttentionWarps * q * (d + arith::kChunk) + (staged ? 2 * d * arith::kChunk : 0));
+}
+
 // One unit for the queries [first, first + Q * warps) of a key head: warp w has Q of them, lane has the keys lane and lane + 32, then
-// the dimensions lane*V ...
-template <int Q, int V>
+// the dimensions lane*V ... Staged: while a chunk's values are summed, the next chunk's keys are on their way, and so on.
+template <int Q, int V, bool Staged>
 __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position, const AttentionWork& work, int kv, int unit, int first,
-                                            const float* queries, float* weights) {
+                                            const float* queries, float* weights, float* staged_keys, float* staged_values) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = a.d, r = a.per_kv(), most = a.m * r;
   const int query0 = first + warp * Q, n0 = lane * V;
-  if (query0 >= most) return;
+  const bool active = query0 < most;
   const float* q = queries + static_cast<size_t>(warp) * Q * d;
   float* e = weights + warp * Q * arith::kChunk;
   int visible[Q];
@@ -112,17 +129,40 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
   for (int i = 0; i < Q; ++i) visible[i] = position + min(query0 + i, most - 1) / r + 1;
   float total[Q][V], total_mx[Q], total_s[Q];
   const int begin = unit * work.per_unit, end = min(begin + work.per_unit, work.chunks);
+  const float* head_keys = a.keys + kv * a.head_floats;
+  const float* head_values = a.values + kv * a.head_floats;
+  auto stage = [&](float* to, const float* from, int c) {
+    if (c < end)
+      for (int i = threadIdx.x * 4; i < d * arith::kChunk; i += kAttentionWarps * 128) copy_async(to + i, from + static_cast<size_t>(c) * d * arith::kChunk + i);
+    copies_commit();
+  };
+  if constexpr (Staged) {
+    stage(staged_keys, head_keys, begin);
+    stage(staged_values, head_values, begin);
+  }
   for (int c = begin; c < end; ++c) {
-    const float* keys = a.keys + kv * a.head_floats + static_cast<size_t>(c) * d * arith::kChunk;
-    const float* values = a.values + kv * a.head_floats + static_cast<size_t>(c) * arith::kChunk * d + n0;
-    float score[Q][2];
-    {
+    const float* keys = Staged ? staged_keys : head_keys + static_cast<size_t>(c) * d * arith::kChunk;
+    const float* values = (Staged ? staged_values : head_values + static_cast<size_t>(c) * arith::kChunk * d) + n0;
+    if constexpr (Staged) {
+      copies_wait<1>();
+      __syncthreads();  // keys are here
+    }
+    float mx[Q], s[Q];
+    int count[Q];
+    bool whole = true;
+#pragma unroll
+    for (int i = 0; i < Q; ++i) {
+      count[i] = min(visible[i] - c * arith::kChunk, arith::kChunk);  // 0 or less: this row does not reach the chunk
+      whole = whole && count[i] == arith::kChunk;
+    }
+    if (active) {
+      float score[Q][2];
       float lanes[Q][2][arith::kScoreLanes];
 #pragma unroll
       for (int i = 0; i < Q; ++i)
 #pragma unroll
         for (int l = 0; l < arith::kScoreLanes; ++l) lanes[i][0][l] = lanes[i][1][l] = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
       for (int n = 0; n < d; n += 4) {
         float k[4][2];
 #pragma unroll
@@ -146,71 +186,89 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
       for (int i = 0; i < Q; ++i)
 #pragma unroll
         for (int t = 0; t < 2; ++t) score[i][t] = ((lanes[i][t][0] + lanes[i][t][1]) + (lanes[i][t][2] + lanes[i][t][3])) * a.scale;
-    }
-    float mx[Q], s[Q];
-    int count[Q];
-    bool whole = true;
 #pragma unroll
-    for (int i = 0; i < Q; ++i) {
-      count[i] = min(visible[i] - c * arith::kChunk, arith::kChunk);  // 0 or less: this row does not reach the chunk
-      whole = whole && count[i] == arith::kChunk;
-      const bool first_in = lane < count[i], second_in = lane + 32 < count[i];
-      float best = second_in && score[i][1] > score[i][0] ? score[i][1] : score[i][0];
-      if (!first_in) best = __uint_as_float(0xff800000u);
+      for (int i = 0; i < Q; ++i) {
+        const bool first_in = lane < count[i], second_in = lane + 32 < count[i];
+        float best = second_in && score[i][1] > score[i][0] ? score[i][1] : score[i][0];
+        if (!first_in) best = __uint_as_float(0xff800000u);
 #pragma unroll
-      for (int n = 1; n < 32; n *= 2) {
-        const float other = __shfl_xor_sync(kFull, best, n);
-        best = other > best ? other : best;
+        for (int n = 1; n < 32; n *= 2) {
+          const float other = __shfl_xor_sync(kFull, best, n);
+          best = other > best ? other : best;
+        }
+        mx[i] = best;
+        const float e0 = first_in ? arith::exp32(score[i][0] - best) : 0.0f, e1 = second_in ? arith::exp32(score[i][1] - best) : 0.0f;
+        e[i * arith::kChunk + lane] = e0;
+        e[i * arith::kChunk + lane + 32] = e1;
+        float fold = 0.0f + e0;
+        if (second_in) fold += e1;
+        s[i] = warp_tree(fold);
       }
-      mx[i] = best;
-      const float e0 = first_in ? arith::exp32(score[i][0] - best) : 0.0f, e1 = second_in ? arith::exp32(score[i][1] - best) : 0.0f;
-      e[i * arith::kChunk + lane] = e0;
-      e[i * arith::kChunk + lane + 32] = e1;
-      float fold = 0.0f + e0;
-      if (second_in) fold += e1;
-      s[i] = warp_tree(fold);
+      __syncwarp();
     }
-    __syncwarp();
-    float o[Q][V];
+    if constexpr (Staged) {
+      __syncthreads();  // every warp has read the keys
+      stage(staged_keys, head_keys, c + 1);
+      copies_wait<1>();
+      __syncthreads();  // values are here
+    }
+    if (active) {
+      float o[Q][V];
 #pragma unroll
-    for (int i = 0; i < Q; ++i)
+      for (int i = 0; i < Q; ++i)
 #pragma unroll
-      for (int n = 0; n < V; ++n) o[i][n] = 0.0f;
-    auto add_keys = [&](auto all) {
-      const int last = decltype(all)::value ? arith::kChunk : max(count[Q - 1], 0);  // later queries see more
-      if (n0 < d)
-        for (int t = 0; t < last; ++t) {
-          float v[V];
+        for (int n = 0; n < V; ++n) o[i][n] = 0.0f;
+      auto add_key = [&](int t, auto all) {
+        float v[V];
+        if constexpr (V % 4 == 0) {
+#pragma unroll
+          for (int n = 0; n < V; n += 4) *reinterpret_cast<float4*>(v + n) = *reinterpret_cast<const float4*>(values + static_cast<size_t>(t) * d + n);
+        } else {
 #pragma unroll
           for (int n = 0; n < V; ++n) v[n] = values[static_cast<size_t>(t) * d + n];
+        }
 #pragma unroll
-          for (int i = 0; i < Q; ++i) {
-            const float f = e[i * arith::kChunk + t];
-            if (decltype(all)::value || t < count[i]) {
+        for (int i = 0; i < Q; ++i) {
+          const float f = e[i * arith::kChunk + t];
+          if (decltype(all)::value || t < count[i]) {
 #pragma unroll
-              for (int n = 0; n < V; ++n) o[i][n] = arith::fma32(f, v[n], o[i][n]);
-            }
+            for (int n = 0; n < V; ++n) o[i][n] = arith::fma32(f, v[n], o[i][n]);
           }
         }
-    };
-    if (whole) add_keys(std::true_type{});
-    else add_keys(std::false_type{});
-    __syncwarp();
+      };
+      if (n0 < d) {
+        if (whole) {
+#pragma unroll 4
+          for (int t = 0; t < arith::kChunk; ++t) add_key(t, std::true_type{});
+        } else {
+          const int last = count[Q - 1];  // later queries see more
+#pragma unroll 2
+          for (int t = 0; t < last; ++t) add_key(t, std::false_type{});
+        }
+      }
+      __syncwarp();
 #pragma unroll
-    for (int i = 0; i < Q; ++i) {
-      if (c == begin) {
-        total_mx[i] = mx[i], total_s[i] = s[i];
+      for (int i = 0; i < Q; ++i) {
+        if (c == begin) {
+          total_mx[i] = mx[i], total_s[i] = s[i];
 #pragma unroll
-        for (int n = 0; n < V; ++n) total[i][n] = o[i][n];
-      } else if (count[i] > 0) {
-        const Merge f(total_mx[i], mx[i]);
-        total_mx[i] = f.mx;
-        total_s[i] = arith::fma32(s[i], f.after, total_s[i] * f.before);
+          for (int n = 0; n < V; ++n) total[i][n] = o[i][n];
+        } else if (count[i] > 0) {
+          const Merge f(total_mx[i], mx[i]);
+          total_mx[i] = f.mx;
+          total_s[i] = arith::fma32(s[i], f.after, total_s[i] * f.before);
 #pragma unroll
-        for (int n = 0; n < V; ++n) total[i][n] = arith::fma32(o[i][n], f.after, total[i][n] * f.before);
+          for (int n = 0; n < V; ++n) total[i][n] = arith::fma32(o[i][n], f.after, total[i][n] * f.before);
+        }
       }
     }
+    if constexpr (Staged) {
+      __syncthreads();  // every warp has read the values
+      stage(staged_values, head_values, c + 1);
+    }
   }
+  if constexpr (Staged) copies_wait<0>();
+  if (!active) return;
 #pragma unroll
   for (int i = 0; i < Q; ++i) {
     if (query0 + i >= most || visible[i] <= begin * arith::kChunk) continue;
@@ -222,17 +280,12 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
   }
 }
 
-constexpr int kAttentionWarps = 8;
-
-// grid: any number of blocks. Shared: queries [warps * Q][D], weights [warps * Q][64].
-template <int Q, int V>
-static __global__ void __launch_bounds__(kAttentionWarps * 32) kernel_attention(AttentionArgs a, const StepParams* step) {
-  extern __shared__ float attention_shared[];
-  float* queries = attention_shared;
+template <int Q, int V, bool Staged>
+__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, float* shared) {
+  float* queries = shared;
   float* weights = queries + kAttentionWarps * Q * a.d;
-  wait_for_predecessor();
-  const int position = step->position, most = a.m * a.per_kv(), r = a.per_kv();
-  const AttentionWork work(position + a.m);
+  float* keys = weights + kAttentionWarps * Q * arith::kChunk;
+  const int most = a.m * a.per_kv(), r = a.per_kv();
   const int groups = ceil_div(most, kAttentionWarps * Q), total = a.kv_heads * work.units * groups;
   for (int task = blockIdx.x; task < total; task += gridDim.x) {
     const int group = task % groups, unit = task / groups % work.units, kv = task / groups / work.units, first = group * kAttentionWarps * Q;
@@ -242,8 +295,18 @@ static __global__ void __launch_bounds__(kAttentionWarps * 32) kernel_attention(
       queries[i] = a.in[static_cast<size_t>(query / r) * a.ld + (static_cast<size_t>(kv) * r + query % r) * 2 * a.d + n];
     }
     __syncthreads();
-    attend_unit<Q, V>(a, position, work, kv, unit, first, queries, weights);
+    attend_unit<Q, V, Staged>(a, position, work, kv, unit, first, queries, weights, keys, keys + a.d * arith::kChunk);
   }
+}
+
+// grid: any number of blocks. Few keys: Q queries a warp; many: Many, where the arithmetic is the limit and not the number of blocks.
+template <int Q, int Many, int V, bool Staged>
+static __global__ void __launch_bounds__(kAttentionWarps * 32) kernel_attention(AttentionArgs a, const StepParams* step) {
+  extern __shared__ __align__(16) float attention_shared[];
+  wait_for_predecessor();
+  const AttentionWork work(step->position + a.m);
+  if (Q != Many && work.per_unit > 1) attend<Many, V, Staged>(a, step->position, work, attention_shared);
+  else attend<Q, V, Staged>(a, step->position, work, attention_shared);
 }
 
 // grid: (Hq, m), threads: D rounded up to 32. Merges, divides, gates, quantizes.

@@ -76,41 +76,65 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
         s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
       }
   }
+  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread has one of them and keeps its window in registers.
+  const int width = 2 * dk + dv;
+  auto channel_of = [&](int i) {
+    return i < dk ? k_head * dk + i : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk : 2 * a.key_dim() + head * dv + i - 2 * dk;
+  };
+  const bool windowed = a.taps == 4 && width <= threads;
+  float tap[4], window[3 + kRowBlock];
+  if (windowed && t < width) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tap[j] = a.conv[static_cast<size_t>(j) * conv_dim + channel_of(t)];
+#pragma unroll
+    for (int j = 0; j < 3; ++j) window[j] = conv_from[static_cast<size_t>(j) * conv_dim + channel_of(t)];
+  }
   wait_for_predecessor();
 
   // Input of channel ch at row: of this batch, or the history's where row is negative.
   auto input = [&](int row, int ch) {
     return row < 0 ? conv_from[static_cast<size_t>(row + history) * conv_dim + ch] : a.in[static_cast<size_t>(row) * a.ld_in + ch];
   };
-  auto channel_of = [&](int i) {  // i of [q dk | k dk | v dv]
-    return i < dk ? k_head * dk + i : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk : 2 * a.key_dim() + head * dv + i - 2 * dk;
+  auto keep = [&](int row, int i, float y) {
+    if (i < 2 * dk) {
+      const int n = i < dk ? i : i - dk;
+      (i < dk ? queries : keys)[row * key_stride + n % 8 * lane_stride + n / 8] = y;
+    } else {
+      values[row * dv + i - 2 * dk] = y;
+    }
   };
-  const int width = 2 * dk + dv;
-  for (int i = t; i < width; i += threads) {
-    if (i < 2 * dk && head % repeat != 0) continue;
-    const int ch = channel_of(i);
-    for (int j = 0; j < history; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
-  }
 
   for (int row0 = 0; row0 < a.m; row0 += kRowBlock) {
     const int rows = min(a.m - row0, kRowBlock);
     if (row0 > 0) __syncthreads();  // the last block's outputs have been read
-    for (int task = t; task < rows * width; task += threads) {
-      const int row = task / width, i = task % width, ch = channel_of(i);
-      float sum = 0.0f;
-      for (int j = 0; j < a.taps; ++j) sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch], input(row0 + row - history + j, ch), sum);
-      const float y = arith::silu32(sum);
-      if (i < 2 * dk) {
-        const int n = i % dk;
-        (i < dk ? queries : keys)[row * key_stride + n % 8 * lane_stride + n / 8] = y;
-      } else {
-        values[row * dv + i - 2 * dk] = y;
-      }
+    if (t >= threads - 32 && lane < rows) {
+      const float* scalars = a.in + static_cast<size_t>(row0 + lane) * a.ld_in + conv_dim + a.value_dim();
+      betas[lane] = arith::sigmoid32(scalars[head]);
+      decays[lane] = arith::exp32(a.a_neg[head] * arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
     }
-    if (t < rows) {
-      const float* scalars = a.in + static_cast<size_t>(row0 + t) * a.ld_in + conv_dim + a.value_dim();
-      betas[t] = arith::sigmoid32(scalars[head]);
-      decays[t] = arith::exp32(a.a_neg[head] * arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
+    if (windowed) {
+      if (t < width) {
+        const float* from = a.in + static_cast<size_t>(row0) * a.ld_in + channel_of(t);
+#pragma unroll
+        for (int row = 0; row < kRowBlock; ++row) window[3 + row] = row < rows ? from[static_cast<size_t>(row) * a.ld_in] : 0.0f;
+#pragma unroll
+        for (int row = 0; row < kRowBlock; ++row) {
+          if (row >= rows) break;
+          float sum = 0.0f;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[j], window[row + j], sum);
+          keep(row, t, arith::silu32(sum));
+        }
+#pragma unroll
+        for (int j = 0; j < 3; ++j) window[j] = window[kRowBlock + j];  // whole blocks only: the last block's are not used
+      }
+    } else {
+      for (int task = t; task < rows * width; task += threads) {
+        const int row = task / width, i = task % width, ch = channel_of(i);
+        float sum = 0.0f;
+        for (int j = 0; j < a.taps; ++j) sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch], input(row0 + row - history + j, ch), sum);
+        keep(row, i, arith::silu32(sum));
+      }
     }
     __syncthreads();
     for (int task = warp; task < 2 * rows; task += warps) {  // l2 norms: a warp a vector
@@ -211,6 +235,11 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
         if (dv % 32 == 0) quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup, (head * dv + n0) / arith::kGroup, row0 + row, a.m);
       }
     }
+  }
+  for (int i = t; i < width; i += threads) {
+    if (i < 2 * dk && head % repeat != 0) continue;  // value heads share a key head: the first one keeps its history
+    const int ch = channel_of(i);
+    for (int j = 0; j < history; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
   }
   if constexpr (J != 0) {
 #pragma unroll

@@ -1,47 +1,55 @@
 // y = W x or y += W x for Q4 weights on Hopper: the whole step's bandwidth depends on this kernel.
 //
-// A persistent grid of clusters; a cluster's blocks share slabs of rows and split the contract's lanes (q4_layout.cuh). One producer
-// thread a block streams cells through a ring in shared memory (cp.async.bulk, mbarriers) and starts before the activations
-// exist; `warps` consumer warps each own one lane and `R` tiles of rows; kReducers warps add the lane sums of a slab in shared
-// memory, then, over the cluster, in the block that owns the tile, while the consumers are at the next slab. The adjacency
-// tree makes both splits free of bits.
+// A persistent grid of clusters; a cluster's blocks share slabs of rows and split the contract's lanes (q4_layout.cuh). Each of W
+// consumer warps owns one lane and R tiles of rows and streams its own cells through a ring of its own in shared memory
+// (cp.async.bulk, an mbarrier a stage): it refills a stage as soon as it has read it, and starts before the activations
+// exist; no warp waits for another. kReducers warps bring the activations, compute float32 rows of the projection where there
+// are any, and add the lane sums of a slab in shared memory, then, over the cluster, in the block that owns the tile, while the
+// consumers are at the next slab. The adjacency tree makes both splits free of bits.
 #pragma once
 
 #include "kernels/q4_tile.cuh"
 
 namespace vcuda::gpu {
 
-constexpr int kMaxStages = 16, kMaxSupersteps = 64, kReducers = 3;
+constexpr int kMaxStages = 8, kMaxSupersteps = 64, kReducers = 4;
 
-__host__ __device__ constexpr int ring_threads(int warps) { return (warps + 1 + kReducers) * 32; }
+__host__ __device__ constexpr int ring_threads(int warps) { return (warps + kReducers) * 32; }
 
-// Shared memory, in this order: barriers, activations, reduction, exchange, ring.
+// Float32 rows over the same inputs; rows 0: none.
+struct FloatRows {
+  const float* w;  // [rows, cols]
+  const float* x;  // [m, cols]
+  float* y;        // [m, ld of the projection]
+  int rows, cols;
+};
+
+struct RingBarriers {
+  uint64_t full[16][kMaxStages], act[kMaxSupersteps], exchange[2], sums, taken;
+};
+
+// Shared memory, in this order: barriers, activations, lane sums, exchange, rings.
 struct RingPlan {
-  int act, reduce, exchange, ring;  // offsets
-  int stage_bytes, stages, bytes;
+  int act, sums, exchange, ring;  // offsets
+  int stages, bytes;
 
   RingPlan() = default;
   RingPlan(const Q4Shape& q, int m, int limit) {
-    act = 1024;
-    reduce = act + q.supersteps() * q.per_block() * act_stride(m);
-    exchange = reduce + q.warps * q.tiles * 512;
+    act = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
+    sums = act + q.supersteps() * q.per_block() * act_stride(m);
+    exchange = sums + q.warps * q.tiles * 512;
     ring = exchange + (q.cluster > 1 ? 2 * q.cluster * ((q.slab_tiles() + q.cluster - 1) / q.cluster) * 512 : 0);
     ring = (ring + 127) / 128 * 128;
-    stage_bytes = q.warps * q.cell_bytes();
-    stages = limit > ring ? (limit - ring) / stage_bytes : 0;
+    const int stage = q.warps * q.cell_bytes();
+    stages = limit > ring ? (limit - ring) / stage : 0;
     stages = stages < kMaxStages ? stages : kMaxStages;
-    bytes = ring + stages * stage_bytes;
+    bytes = ring + stages * stage;
   }
 };
 
 inline bool ring_fits(const Q4Shape& q, int limit) {
   return q.supersteps() <= kMaxSupersteps && RingPlan(q, kRowBlock, limit).stages >= 2;
 }
-
-struct RingBarriers {
-  uint64_t full[kMaxStages], empty[kMaxStages], act[kMaxSupersteps], exchange[2], sums, taken;
-};
-static_assert(sizeof(RingBarriers) <= 1024, "the barriers' place in RingPlan");
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
@@ -84,39 +92,43 @@ __device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, f
       : "memory");
 }
 
-// One cell: R tiles at one group.
+// A thread's part of a cell: R tiles at one group.
 template <int R>
-__device__ __forceinline__ void cell_fma(float (&sum)[R][4], const uint8_t* cell, int lane, const ActFragment& x) {
-  uint32_t scales[R];
+struct Cell {
+  uint32_t words[R][2], scales[R];
+
+  __device__ __forceinline__ void load(const uint8_t* cell, int lane) {
 #pragma unroll
-  for (int r = 0; r < R / 4; ++r) {
-    const uint4 v = *reinterpret_cast<const uint4*>(cell + R * 256 + r * 128 + lane / 4 * 16);
-    scales[4 * r] = v.x, scales[4 * r + 1] = v.y, scales[4 * r + 2] = v.z, scales[4 * r + 3] = v.w;
-  }
-  constexpr int kFours = R / 4 * 4, kRest = R % 4;
-  if constexpr (kRest == 2) {
-    const uint2 v = *reinterpret_cast<const uint2*>(cell + R * 256 + kFours * 32 + lane / 4 * 8);
-    scales[kFours] = v.x, scales[kFours + 1] = v.y;
-  } else {
+    for (int r = 0; r < R / 2; ++r) {
+      const uint4 w = *reinterpret_cast<const uint4*>(cell + r * 512 + lane * 16);
+      words[2 * r][0] = w.x, words[2 * r][1] = w.y, words[2 * r + 1][0] = w.z, words[2 * r + 1][1] = w.w;
+    }
+    if constexpr (R % 2 == 1) {
+      const uint2 w = *reinterpret_cast<const uint2*>(cell + R / 2 * 512 + lane * 8);
+      words[R - 1][0] = w.x, words[R - 1][1] = w.y;
+    }
+    constexpr int kFours = R / 4 * 4, kRest = R % 4;
+    cell += R * 256;
 #pragma unroll
-    for (int r = 0; r < kRest; ++r) scales[kFours + r] = *reinterpret_cast<const uint32_t*>(cell + R * 256 + kFours * 32 + (lane / 4 * kRest + r) * 4);
-  }
+    for (int r = 0; r < kFours; r += 4) {
+      const uint4 v = *reinterpret_cast<const uint4*>(cell + r * 32 + lane / 4 * 16);
+      scales[r] = v.x, scales[r + 1] = v.y, scales[r + 2] = v.z, scales[r + 3] = v.w;
+    }
+    if constexpr (kRest == 2) {
+      const uint2 v = *reinterpret_cast<const uint2*>(cell + kFours * 32 + lane / 4 * 8);
+      scales[kFours] = v.x, scales[kFours + 1] = v.y;
+    } else {
 #pragma unroll
-  for (int r = 0; r < R / 2; ++r) {
-    const uint4 w = *reinterpret_cast<const uint4*>(cell + r * 512 + lane * 16);
-    tile_fma(sum[2 * r], w.x, w.y, scales[2 * r], x);
-    tile_fma(sum[2 * r + 1], w.z, w.w, scales[2 * r + 1], x);
+      for (int r = 0; r < kRest; ++r) scales[kFours + r] = *reinterpret_cast<const uint32_t*>(cell + kFours * 32 + (lane / 4 * kRest + r) * 4);
+    }
   }
-  if constexpr (R % 2 == 1) {
-    const uint2 w = *reinterpret_cast<const uint2*>(cell + R / 2 * 512 + lane * 8);
-    tile_fma(sum[R - 1], w.x, w.y, scales[R - 1], x);
-  }
-}
+};
 #endif
 
 // grid: clusters * cluster blocks of ring_threads(W); q.warps == W, q.tiles == R. act: one block of out.m rows.
 template <int W, int R>
-static __global__ void __launch_bounds__(ring_threads(W), 1) kernel_project_ring(const uint8_t* weights, Q4Shape q, RingPlan plan, const uint8_t* act, Output out) {
+static __global__ void __launch_bounds__(ring_threads(W), 1)
+    kernel_project_ring(const uint8_t* weights, Q4Shape q, RingPlan plan, const uint8_t* act, Output out, FloatRows floats) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   RingBarriers& bars = *reinterpret_cast<RingBarriers*>(shared);
@@ -124,8 +136,33 @@ static __global__ void __launch_bounds__(ring_threads(W), 1) kernel_project_ring
   const int cluster = q.cluster, rank = cluster > 1 ? static_cast<int>(blockIdx.x) % cluster : 0;
   const int first = blockIdx.x / cluster, step = gridDim.x / cluster, slabs = q.slabs();
   const int per_block = q.per_block(), supersteps = q.supersteps(), stride = act_stride(out.m);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < plan.stages; ++i) barrier_init(&bars.full[i], 1), barrier_init(&bars.empty[i], W);
+  constexpr int kCellBytes = R * kTileBytes;
+  float4* sums = reinterpret_cast<float4*>(shared + plan.sums);  // [W][R][32]
+
+  // A consumer's cells of a slab are consecutive in memory.
+  int ahead_slab = first, ahead_left = supersteps;  // what the next refill fetches
+  const uint8_t* ahead = nullptr;
+  uint8_t* ring = shared + plan.ring + warp * plan.stages * kCellBytes;
+  auto stream_of = [&](int slab) { return weights + q.cell(slab, rank, warp, 0) * kCellBytes; };
+  auto refill = [&](int stage) {
+    if (ahead_slab >= slabs) return;
+    if (lane == 0) {
+      barrier_expect(&bars.full[warp][stage], kCellBytes);
+      bulk_copy(ring + stage * kCellBytes, ahead, kCellBytes, &bars.full[warp][stage]);
+    }
+    ahead += kCellBytes;
+    if (--ahead_left == 0) {
+      ahead_slab += step, ahead_left = supersteps;
+      ahead = stream_of(ahead_slab);
+    }
+  };
+  if (warp < W) {
+    if (lane < plan.stages) barrier_init(&bars.full[warp][lane], 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    __syncwarp();
+    ahead = stream_of(first);
+    for (int i = 0; i < plan.stages; ++i) refill(i);
+  } else if (warp == W && lane == 0) {
     for (int i = 0; i < supersteps; ++i) barrier_init(&bars.act[i], 1);
     barrier_init(&bars.exchange[0], 1), barrier_init(&bars.exchange[1], 1);
     barrier_init(&bars.sums, W), barrier_init(&bars.taken, kReducers);
@@ -134,44 +171,28 @@ static __global__ void __launch_bounds__(ring_threads(W), 1) kernel_project_ring
   __syncthreads();
   if (cluster > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 
-  if (warp == W) {  // producer
-    if (lane == 0) {
-      int stage = 0, filled = 0;
-      uint32_t parity = 1;  // the first pass over the ring finds it empty
-      bool waited = false;
-      auto load_activations = [&] {
-        wait_for_predecessor();
-        for (int s = 0; s < supersteps; ++s) {
-          const int group = s * arith::kQ4Lanes + rank * per_block, count = min(q.groups - group, per_block);
-          if (count <= 0) continue;
-          barrier_expect(&bars.act[s], count * stride);
-          bulk_copy(shared + plan.act + s * per_block * stride, act + static_cast<size_t>(group) * stride, count * stride, &bars.act[s]);
-        }
-        waited = true;
-      };
-      for (int slab = first; slab < slabs; slab += step) {
-        const uint8_t* from = weights + q.cell(slab, rank, 0, 0) * q.cell_bytes();
-        for (int s = 0; s < supersteps; ++s, from += plan.stage_bytes) {
-          if (!waited && filled == plan.stages) load_activations();
-          barrier_wait(&bars.empty[stage], parity);
-          barrier_expect(&bars.full[stage], plan.stage_bytes);
-          bulk_copy(shared + plan.ring + stage * plan.stage_bytes, from, plan.stage_bytes, &bars.full[stage]);
-          ++filled;
-          if (++stage == plan.stages) stage = 0, parity ^= 1;
-        }
-      }
-      if (!waited) load_activations();
-    }
-    __syncwarp();
-    if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-    return;
-  }
-
-  if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  float4* sums = reinterpret_cast<float4*>(shared + plan.reduce);  // [W][R][32]
-  if (warp > W) {  // reducers
+  if (warp >= W) {  // reducers
+    const int reducer = warp - W, slab_tiles = R * q.split();
     wait_for_predecessor();
-    const int reducer = warp - W - 1, slab_tiles = R * q.split();
+    if (reducer == 0 && lane == 0)
+      for (int s = 0; s < supersteps; ++s) {
+        const int group = s * arith::kQ4Lanes + rank * per_block, count = min(q.groups - group, per_block);
+        if (count <= 0) continue;
+        barrier_expect(&bars.act[s], count * stride);
+        bulk_copy(shared + plan.act + s * per_block * stride, act + static_cast<size_t>(group) * stride, count * stride, &bars.act[s]);
+      }
+    __syncwarp();
+    for (int task = blockIdx.x * kReducers + reducer; task < floats.rows * out.m; task += gridDim.x * kReducers) {
+      const int r = task / out.m, i = task % out.m;
+      const float *w = floats.w + static_cast<size_t>(r) * floats.cols, *x = floats.x + static_cast<size_t>(i) * floats.cols;
+      float sum = 0.0f;
+#pragma unroll 8
+      for (int k = lane; k < floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
+      sum = warp_tree(sum);
+      if (lane == 0) floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
+    }
+    if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+
     float4* exchange = reinterpret_cast<float4*>(shared + plan.exchange);
     const int owned_most = (slab_tiles + cluster - 1) / cluster, owned = (slab_tiles - rank + cluster - 1) / cluster;
     for (int slab = first, pass = 0; slab < slabs; slab += step, ++pass) {
@@ -194,30 +215,35 @@ static __global__ void __launch_bounds__(ring_threads(W), 1) kernel_project_ring
       if (cluster > 1) {
         asm volatile("bar.sync 1, %0;" ::"n"(kReducers * 32) : "memory");  // this block's own sums
         barrier_wait_cluster(arrived, (pass / 2) % 2);
-        for (int i = reducer; i < owned; i += kReducers) out.store(slab * slab_tiles + i * cluster + rank, lane, lane_tree(inbox + i * 32 + lane, owned_most * 32, cluster));
+        for (int i = reducer; i < owned; i += kReducers)
+          out.store(slab * slab_tiles + i * cluster + rank, lane, lane_tree(inbox + i * 32 + lane, owned_most * 32, cluster));
         asm volatile("bar.sync 1, %0;" ::"n"(kReducers * 32) : "memory");  // read before the next sums invite the next but one
       }
     }
     return;
   }
 
-  const int own_lane = warp % per_block;
+  if (cluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  const int own_lane = warp % per_block, own_groups = (q.groups - rank * per_block - own_lane + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
   const ActOffsets offsets(lane, out.m);
-  const uint8_t* x = shared + plan.act + own_lane * stride;
-  const uint8_t* cells = shared + plan.ring + warp * R * kTileBytes;
+  const int x_step = per_block * stride;
   int stage = 0;
   uint32_t parity = 0;
   for (int slab = first, pass = 0; slab < slabs; slab += step, ++pass) {
     float sum[R][4] = {};
-    for (int s = 0; s < supersteps; ++s) {
-      barrier_wait(&bars.full[stage], parity);
-      if (s * arith::kQ4Lanes + rank * per_block + own_lane < q.groups) {
-        if (pass == 0) barrier_wait(&bars.act[s], 0);
-        cell_fma<R>(sum, cells + stage * plan.stage_bytes, lane, offsets.load(x + s * per_block * stride));
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&bars.empty[stage]);
+    const uint8_t* x = shared + plan.act + own_lane * stride;
+    for (int s = 0; s < supersteps; ++s, x += x_step) {
+      Cell<R> cell;
+      barrier_wait(&bars.full[warp][stage], parity);
+      cell.load(ring + stage * kCellBytes, lane);
+      __syncwarp();  // every lane has its part: the stage is free
+      refill(stage);
       if (++stage == plan.stages) stage = 0, parity ^= 1;
+      if (s >= own_groups) break;  // past the last input: the rest of the slab is padding (at most this superstep)
+      if (pass == 0) barrier_wait(&bars.act[s], 0);
+      const ActFragment fragment = offsets.load(x);
+#pragma unroll
+      for (int r = 0; r < R; ++r) tile_fma(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], fragment);
     }
     barrier_wait(&bars.taken, (pass % 2) ^ 1);  // the sums of the slab before
 #pragma unroll

@@ -5,41 +5,42 @@
 
 namespace vcuda::gpu {
 
-// grid: m blocks of 256 threads: thread l is lane l. In one round of 256 inputs a warp holds one group.
+constexpr int kNormRounds = 2;  // of 256 inputs that a block finishes; every block forms the whole sum
+
+// grid: (ceil(n / 512), m), 256 threads: thread l is lane l. In one round a warp holds one group.
 static __global__ void __launch_bounds__(256) kernel_rms_norm(const float* x, const float* w, int n, float eps, int m, float* y, uint8_t* act) {
-  constexpr int kHeld = 24;  // rounds kept in registers; longer rows are read again
+  constexpr int kHeld = 24;  // rounds whose loads are all issued at once; longer rows take a loop for the rest
   static_assert(arith::kNormLanes == 256, "one thread a lane");
   __shared__ float warps[8];
-  const int t = threadIdx.x, lane = t % 32, row = blockIdx.x, rounds = (n + 255) / 256;
+  const int t = threadIdx.x, lane = t % 32, row = blockIdx.y, first = blockIdx.x * kNormRounds * 256 + t;
   x += static_cast<size_t>(row) * n;
   y += static_cast<size_t>(row) * n;
-  float scale[kHeld], held[kHeld];
+  float weight[kNormRounds], value[kNormRounds], held[kHeld];
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) scale[j] = t + 256 * j < n ? w[t + 256 * j] : 0.0f;
+  for (int j = 0; j < kNormRounds; ++j) weight[j] = first + 256 * j < n ? w[first + 256 * j] : 0.0f;
   wait_for_predecessor();
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) held[j] = t + 256 * j < n ? x[t + 256 * j] : 0.0f;
+#pragma unroll
+  for (int j = 0; j < kNormRounds; ++j) value[j] = first + 256 * j < n ? x[first + 256 * j] : 0.0f;
   float sum = 0.0f;
 #pragma unroll
   for (int j = 0; j < kHeld; ++j)
     if (t + 256 * j < n) sum = arith::fma32(held[j], held[j], sum);
-  for (int j = kHeld; j < rounds; ++j)
-    if (t + 256 * j < n) sum = arith::fma32(x[t + 256 * j], x[t + 256 * j], sum);
+  for (int i = t + 256 * kHeld; i < n; i += 256) sum = arith::fma32(x[i], x[i], sum);
   sum = warp_tree(sum);
   if (lane == 0) warps[t / 32] = sum;
   __syncthreads();
   const float ss = ((warps[0] + warps[1]) + (warps[2] + warps[3])) + ((warps[4] + warps[5]) + (warps[6] + warps[7]));
   const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(n)) + eps));
-  auto finish = [&](int i, float value, float weight) {
-    const float v = value * r * weight;
+#pragma unroll
+  for (int j = 0; j < kNormRounds; ++j) {
+    const int i = first + 256 * j;
+    if (i >= n) break;  // n is a multiple of 32: a warp goes together
+    const float v = value[j] * r * weight[j];
     y[i] = v;
     quantize_group(v, lane, act, n / arith::kGroup, i / arith::kGroup, row, m);
-  };
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j)
-    if (t + 256 * j < n) finish(t + 256 * j, held[j], scale[j]);  // n is a multiple of 32: a warp takes a branch together
-  for (int j = kHeld; j < rounds; ++j)
-    if (t + 256 * j < n) finish(t + 256 * j, x[t + 256 * j], w[t + 256 * j]);
+  }
 }
 
 }  // namespace vcuda::gpu

@@ -60,22 +60,20 @@ class SuiteOptions:
 
 def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = None) -> int:
     """The default command."""
-    workloads = _workloads(options.models, settings)
+    workloads = read_workloads(options.models, settings)
     workers = settings["workers"] or jobs.parallel_workers(w.model for w in workloads)
     made = plan.build(workloads, _request(options, settings, workers))
     with ExitStack() as stack:
         libraries = open_pair(stack, settings)
-        inputs = _inputs(options.models, workloads)
+        inputs = read_inputs(options.models, workloads)
         with Terminal(results_to_stderr=options.json == "-") as terminal:
-            _tell(made.notes)
+            tell(made.notes)
             outcome = app.run(
                 made, libraries, inputs, settings, runner or LocalRunner(),
                 workers=workers, listener=app.Listener(terminal.job, terminal.arm),
             )  # fmt: skip
-        terminal.summary(
-            outcome.verdict, *_library_lines(outcome.document), f"run {outcome.folder}"
-        )
-    _write(options.json, document.dumps(outcome.document))
+        terminal.summary(outcome.verdict, *library_lines(outcome.document), f"run {outcome.folder}")
+    write(options.json, document.dumps(outcome.document))
     if options.junit:
         write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
     return outcome.verdict.exit_code
@@ -101,11 +99,11 @@ def _request(options: SuiteOptions, settings: Settings, workers: int) -> Request
         # Two processes at a time leave one core to each. The number of threads never changes a bit.
         threads=settings["threads"] or (1 if workers > 1 else 0),
         timeout_s=settings["timeout"],
-        environment=_environment(settings),
+        environment=plan_environment(settings),
     )
 
 
-def _environment(settings: Settings) -> tuple[tuple[str, str], ...]:
+def plan_environment(settings: Settings) -> tuple[tuple[str, str], ...]:
     """In the plan rather than inherited, so that a replay has it too."""
     isa = settings["isa"] or os.environ.get(ISA_VARIABLE, "")
     return ((ISA_VARIABLE, isa),) if isa else ()
@@ -119,7 +117,7 @@ def _continuation(value: str | None) -> Any:
     return int(value)
 
 
-def _workloads(options: ModelOptions, settings: Settings) -> list[Workload]:
+def read_workloads(options: ModelOptions, settings: Settings) -> list[Workload]:
     """The models that were named, or the three tiny synthetic ones."""
     if options.tokens and options.text:
         raise UsageError("--tokens and --text cannot both be given")
@@ -141,7 +139,7 @@ def _workload(spec: ModelSpec, options: ModelOptions) -> Workload:
     return Workload(spec, vocab)
 
 
-def _inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileFact, ...]:
+def read_inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileFact, ...]:
     """Digests of every file that the run depends on; the token file too, though the plan holds the
     tokens.
     """
@@ -195,14 +193,14 @@ def dump(
     """One library, one input, single steps, the three files."""
     if len(options.synthetic) + bool(options.model) != 1:
         raise UsageError("name one model: --model DIR|PACK or --synthetic FAMILY")
-    (workload,) = _workloads(options, settings)
+    (workload,) = read_workloads(options, settings)
     tokens = workload.tokens
     if not workload.given:
         tokens = plan.generated_tokens(settings["seed"], 16, workload.vocab)
     arm = ArmPlan(
         "candidate", "arm", workload.model, (Op("step", tokens, record=True),),
         threads=settings["threads"], timeout_s=settings["timeout"],
-        environment=_environment(settings),
+        environment=plan_environment(settings),
     )  # fmt: skip
     with gate.open_candidate(library) as sealed:
         result = (runner or LocalRunner()).run(arm, sealed, out)
@@ -227,7 +225,7 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
         print("\n".join(text.comparison_lines(comparison)))
     told = {"schema": "ab-comparison/1", **to_json(comparison)}
     told |= {"baseline": to_json(ours), "candidate": to_json(theirs)}
-    _write(json_path, document.dumps(told))
+    write(json_path, document.dumps(told))
     return Exit.SAME if comparison.equal else Exit.DIFFERS
 
 
@@ -236,13 +234,13 @@ def show(run: str, settings: Settings, json_path: str | None) -> int:
     folder = record.find_run(settings["out"], run)
     verdict, whole = record.read_verdict(folder)
     if json_path == "-":
-        _write(json_path, document.dumps(whole))
+        write(json_path, document.dumps(whole))
         return verdict.exit_code
     with Terminal() as terminal:
         for job in verdict.jobs:
             terminal.job(job)
-        terminal.summary(verdict, *_library_lines(whole), f"run {folder}")
-    _write(json_path, document.dumps(whole))
+        terminal.summary(verdict, *library_lines(whole), f"run {folder}")
+    write(json_path, document.dumps(whole))
     return verdict.exit_code
 
 
@@ -275,26 +273,26 @@ def replay(
             f"run {outcome.folder}",
         )
     told = {"schema": "ab-replay/1", "run": outcome.folder.name, "replay_of": before.run}
-    _write(json_path, document.dumps({**told, "exit_code": int(code), "changes": changed}))
+    write(json_path, document.dumps({**told, "exit_code": int(code), "changes": changed}))
     return code
 
 
 # ---- output --------------------------------------------------------------------------------------
 
 
-def _library_lines(whole: Mapping[str, Any]) -> list[str]:
+def library_lines(whole: Mapping[str, Any]) -> list[str]:
     return [
         f"{arm}: {lib['digest']}, {text.size(lib['size_bytes'])}, {lib['origin']}"
         for arm, lib in whole["libraries"].items()
     ]
 
 
-def _tell(notes: tuple[str, ...]) -> None:
+def tell(notes: tuple[str, ...]) -> None:
     for note in dict.fromkeys(notes):
         print(f"note: {note}", file=sys.stderr)
 
 
-def _write(path: str | None, data: bytes) -> None:
+def write(path: str | None, data: bytes) -> None:
     """To a file, or to stdout for ``-``."""
     if path == "-":
         sys.stdout.write(data.decode())

@@ -40,7 +40,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
-    reply = _claim_stdout()
+    reply = claim_stdout()
     result, code = _answer()
     line = json.dumps(to_json(result)).encode() + b"\n"
     while line:
@@ -53,7 +53,7 @@ def _answer() -> tuple[ArmResult, int]:
     """The result, whatever happens, and the exit code."""
     try:
         request = _read_request()
-        _confine(request)
+        confine(request.parent_pid, request.memory_limit_bytes)
         result = run_arm(request)
         return result, Exit.FAILED if result.status == "failed" else Exit.SAME
     except HarnessError as e:
@@ -76,11 +76,11 @@ def run_arm(request: WorkerRequest) -> ArmResult:
     rows = script.recorded_rows(plan.script)
     if not rows:
         raise UsageError("the script records no row, so there would be nothing to compare")
-    trace = _Trace(request.trace_fd)
+    trace = Trace(request.trace_fd)
     trace("the load of the library")
     loaded = loader.load(request.library_fd, request.library_sha256, request.library_size_bytes)
     bound = abi.bind(loaded.library)
-    facts = _facts(loaded, bound)
+    facts = library_facts(loaded, bound)
     if missing := bound.lacks(script.needed_entries(plan.script)):
         reason = f"the library lacks {', '.join(missing)}"
         return ArmResult("unsupported", reason, missing, library=facts)
@@ -99,7 +99,7 @@ def run_arm(request: WorkerRequest) -> ArmResult:
 
 
 def _run_session(
-    bound: abi.Bound, model: Model, plan: ArmPlan, trace: _Trace, dump: DumpWriter
+    bound: abi.Bound, model: Model, plan: ArmPlan, trace: Trace, dump: DumpWriter
 ) -> tuple[int, ...]:
     """Runs the script, writes rows and state, closes the library. Returns each call's time."""
     context = plan.model.context or script.reach(plan.script)
@@ -177,7 +177,7 @@ def _read_part(
         yield values.astype("<f4", copy=False).data.cast("B")
 
 
-def _facts(loaded: loader.Loaded, bound: abi.Bound) -> LibraryFacts:
+def library_facts(loaded: loader.Loaded, bound: abi.Bound) -> LibraryFacts:
     return LibraryFacts(
         sha256=loaded.sha256,
         size_bytes=loaded.size_bytes,
@@ -189,7 +189,7 @@ def _facts(loaded: loader.Loaded, bound: abi.Bound) -> LibraryFacts:
     )
 
 
-class _Trace:
+class Trace:
     """Keeps the call in progress in a file that outlives a crash; the runner blames that call."""
 
     def __init__(self, fd: int) -> None:
@@ -201,7 +201,7 @@ class _Trace:
             os.pwrite(self.fd, text.encode()[:TRACE_BYTES].ljust(TRACE_BYTES, b"\0"), 0)
 
 
-def _claim_stdout() -> int:
+def claim_stdout() -> int:
     """The real stdout under a new number that no child inherits; descriptor 1 becomes stderr."""
     sys.stdout.flush()
     reply = os.dup(1)
@@ -217,16 +217,16 @@ def _read_request() -> WorkerRequest:
     return request
 
 
-def _confine(request: WorkerRequest) -> None:
+def confine(parent_pid: int, memory_limit_bytes: int = 0) -> None:
     """Die with the parent, leave no core file, and stay within the memory limit."""
-    if request.parent_pid:
+    if parent_pid:
         with contextlib.suppress(AttributeError):  # Linux only
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != request.parent_pid:
+        if os.getppid() != parent_pid:
             raise LibraryFailure("the process that asked for this arm has gone")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if request.memory_limit_bytes:
-        resource.setrlimit(resource.RLIMIT_AS, (request.memory_limit_bytes,) * 2)
+    if memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes,) * 2)
 
 
 if __name__ == "__main__":

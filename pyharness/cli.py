@@ -134,6 +134,35 @@ def accept(run: str, label: str | None, why: str, **given: Any) -> int:
     return acceptance.accept(run, _settings(given), label, why)
 
 
+@cli.command("speed")
+@click.option("--mt", metavar="M", help="Time a step of M rows.  [default: a single step]")
+@MODEL
+@click.option("--prefix", metavar="P", help="Tokens before the first timed one.  [default: 63]")
+@click.option("--pairs", type=int, default=20, show_default=True, help="Pairs of samples.")
+@click.option(
+    "--margin", default="1%", show_default=True, help="Smallest change that matters, in per cent."
+)
+@click.option("--cold", is_flag=True, help="Evict the caches before each timed call.")
+@click.option("--strict", is_flag=True, help="Exit 5 when the result is INCONCLUSIVE.")
+@click.option("--fail-if-slower", is_flag=True, help="Exit 1 when the candidate is SLOWER.")
+@LIBRARIES
+@SETTINGS
+@RUNNING
+@JSON
+def speed_command(**given: Any) -> int:
+    """Is the candidate faster? Pairs of times in an order drawn by --seed, the baseline against its
+    own copy first, and no number unless the bits are the same. FASTER, SLOWER, SAME and
+    INCONCLUSIVE all exit 0 unless an option says otherwise.
+    """
+    from pyharness import speed_command
+
+    names = ("mt", "prefix", "pairs", "margin", "cold", "strict", "fail_if_slower")
+    made = speed_command.SpeedOptions(
+        _models(given), json=given["json_path"], **{name: given[name] for name in names}
+    )
+    return speed_command.speed_test(made, _settings(given))
+
+
 @cli.command()
 @LIBRARIES
 @SETTINGS

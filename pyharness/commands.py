@@ -62,7 +62,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     """The default command."""
     workloads = read_workloads(options.models, settings)
     workers = settings["workers"] or jobs.parallel_workers(w.model for w in workloads)
-    made = plan.build(workloads, _request(options, settings, workers))
+    made = plan.build(workloads, suite_request(options, settings, workers))
     with ExitStack() as stack:
         libraries = open_pair(stack, settings)
         inputs = read_inputs(options.models, workloads)
@@ -79,7 +79,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     return outcome.verdict.exit_code
 
 
-def _request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
+def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
     explicit = options.m1 or options.libs or bool(options.mt or options.rb)
     every: tuple[int, ...] = ()
     mt = parse_rows(options.mt) if options.mt else every if explicit else plan.DEFAULT_MT

@@ -16,8 +16,17 @@ MODULES = {
 }
 # of the host: what loads or calls native code; its tables and the ELF reader do neither
 NATIVE = tuple(f"pyharness.host.{name}" for name in ("loader", "session", "marshal", "arrays"))
-OWNS_A_LIBRARY = {"worker", "bench_cpu"}  # processes of their own
-PURE = ("errors", "values", "plan", "verdict", "report.document", "report.junit", "report.text")
+OWNS_A_LIBRARY = {"worker", "speed_worker", "bench_cpu"}  # processes of their own
+PURE = (
+    "errors",
+    "values",
+    "plan",
+    "verdict",
+    "stats",
+    "report.document",
+    "report.junit",
+    "report.text",
+)
 EFFECTS = {"os", "subprocess", "shutil", "tempfile", "socket", "threading", "random", "time"}
 
 

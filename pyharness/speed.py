@@ -1,0 +1,235 @@
+"""Measures two warm sides in pairs, one at a time, and says what the pairs show.
+
+The same way serves the self-test (the baseline and its own copy in another process) and the
+comparison, so the self-test has every advantage and every fault of the comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyharness import stats
+from pyharness.device import GpuState
+from pyharness.errors import LibraryFailure
+from pyharness.stats import Conclusion, Estimate, Word
+from pyharness.values import to_json
+
+SAMPLE_NS = 2_000_000  # a sample takes at least this long, so that a clock's step is nothing in it
+FEWEST_DROPPED = 3  # samples of each side before the first one that may count
+MOST_DROPPED = 40
+WARM_UP_S = 60.0
+MOST_CALLS = 1 << 14
+
+
+class Side(Protocol):
+    """A warm worker."""
+
+    def sample(self, calls: int) -> int:
+        """Nanoseconds of so many calls."""
+        ...
+
+
+@dataclass(frozen=True)
+class Design:
+    """How is measured; all of it is fixed before the first time is seen."""
+
+    pairs: int
+    seed: int
+    margin_percent: float
+    resamples: int = stats.RESAMPLES
+    sample_ns: int = SAMPLE_NS
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two times taken right after each other."""
+
+    baseline_first: bool
+    baseline_ns: int
+    candidate_ns: int
+    device: tuple[GpuState, ...] = ()  # before and after; empty without a GPU
+
+    @property
+    def throttled(self) -> bool:
+        return any(state.throttled for state in self.device)
+
+    @property
+    def log_ratio(self) -> float:
+        return math.log(self.candidate_ns / self.baseline_ns)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Everything that was timed, in the order in which it was."""
+
+    calls: int  # in a sample, the same for both sides
+    warm_up_ns: tuple[tuple[int, int], ...]  # dropped: baseline, candidate
+    settled: bool  # both sides were steady before the first pair
+    pairs: tuple[Pair, ...]
+
+    @property
+    def kept(self) -> tuple[Pair, ...]:
+        """Pairs that the device did not spoil by protecting itself."""
+        return tuple(pair for pair in self.pairs if not pair.throttled)
+
+
+def measure(
+    baseline: Side,
+    candidate: Side,
+    design: Design,
+    *,
+    device: Callable[[], GpuState | None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Series:
+    """Fits the number of calls, warms up, takes all pairs; only one side computes at a time."""
+    calls = _fit_calls(baseline, candidate, design.sample_ns)
+    warm_up, settled = _warm_up(baseline, candidate, calls, clock)
+    pairs = []
+    for baseline_first in stats.pair_orders(design.pairs, design.seed):
+        before = device()
+        if baseline_first:
+            baseline_ns, candidate_ns = baseline.sample(calls), candidate.sample(calls)
+        else:
+            candidate_ns, baseline_ns = candidate.sample(calls), baseline.sample(calls)
+        states = tuple(state for state in (before, device()) if state is not None)
+        pairs.append(Pair(baseline_first, baseline_ns, candidate_ns, states))
+    return Series(calls, warm_up, settled, tuple(pairs))
+
+
+def _fit_calls(baseline: Side, candidate: Side, sample_ns: int) -> int:
+    """The smallest power of two whose sample is long enough on both sides."""
+    calls = 1
+    while min(baseline.sample(calls), candidate.sample(calls)) < sample_ns and calls < MOST_CALLS:
+        calls *= 2
+    return calls
+
+
+def _warm_up(
+    baseline: Side, candidate: Side, calls: int, clock: Callable[[], float]
+) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """Until five samples in a row of each side fall within 2 %, after at least three, at most so
+    many or so long.
+    """
+    dropped: list[tuple[int, int]] = []
+    end = clock() + WARM_UP_S
+    settled = False
+    while not settled and len(dropped) < MOST_DROPPED:
+        if len(dropped) >= FEWEST_DROPPED + 5 and clock() > end:
+            break
+        dropped.append((baseline.sample(calls), candidate.sample(calls)))
+        later = dropped[FEWEST_DROPPED:]
+        settled = all(stats.settled(times) for times in zip(*later, strict=True)) and bool(later)
+    return tuple(dropped), settled
+
+
+# ---- what the pairs show -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    word: Word
+    reason: str
+    pairs_needed: int
+    change: Estimate
+    self_test: Estimate
+    self_test_word: Word  # what the same rules say of the baseline and its copy
+
+
+def judge(self_test: Series, comparison: Series, design: Design) -> Result:
+    """LibraryFailure where the device spoilt every pair."""
+    margin = stats.log_margin(design.margin_percent)
+    same = _estimate("the baseline and its copy", self_test, design)
+    change = _estimate("the libraries", comparison, design)
+    said: Conclusion = stats.conclude(change, same, margin)
+    return Result(
+        said.word,
+        said.reason,
+        said.pairs_needed,
+        change,
+        same,
+        stats.conclude(same, _NOTHING, margin).word,
+    )
+
+
+# Against this, the self-test itself is judged by its own interval alone.
+_NOTHING = Estimate(pairs=1 << 30, median=0.0, low=0.0, high=0.0, p=1.0)
+
+
+def _estimate(who: str, series: Series, design: Design) -> Estimate:
+    kept = series.kept
+    if not kept:
+        raise LibraryFailure(f"{who}: the device throttled in every pair; cool it and run again")
+    ratios = [pair.log_ratio for pair in kept]
+    return stats.estimate(ratios, design.seed, design.resamples)
+
+
+# ---- for people and for programs -----------------------------------------------------------------
+
+
+def estimate_json(found: Estimate) -> dict[str, Any]:
+    """With the changes in per cent beside the log ratios."""
+    return {
+        "change_percent": stats.percent(found.median),
+        "low_percent": stats.percent(found.low),
+        "high_percent": stats.percent(found.high),
+        **to_json(found),
+    }
+
+
+def series_json(series: Series) -> dict[str, Any]:
+    return {**to_json(series), "discarded": len(series.pairs) - len(series.kept)}
+
+
+def change_line(name: str, word: Word, found: Estimate) -> str:
+    """``name  WORD  +1.2 %  95 % interval +0.9 .. +1.5 %, p 0.0001, 20 pairs``; + is slower."""
+    low, high = stats.percent(found.low), stats.percent(found.high)
+    change = f"{stats.percent(found.median):+.2f} %"
+    pairs = f"{found.pairs} pair{'s' if found.pairs != 1 else ''}"
+    return (
+        f"{name}  {word.value:<12}  {change:>9}  95 % interval {low:+.2f} .. {high:+.2f} %, "
+        f"p {found.p:.2g}, {pairs}"
+    )
+
+
+def result_lines(result: Result, self_test: Series, comparison: Series, call: str) -> list[str]:
+    """``call``: what one call is, e.g. "a step of 4 rows". No number stands without its spread."""
+    lines = [
+        change_line("A/A", result.self_test_word, result.self_test)
+        + ", the baseline against its own copy",
+        change_line("A/B", result.word, result.change) + ", the candidate against the baseline",
+    ]
+    if result.reason:
+        lines.append(f"     {result.reason}{needed_text(result)}")
+    lines.append(
+        f"     {call}: baseline {milliseconds(comparison, 'baseline_ns')} ms, "
+        f"candidate {milliseconds(comparison, 'candidate_ns')} ms (medians); "
+        f"{comparison.calls} call{'s' if comparison.calls != 1 else ''} a sample"
+    )
+    for name, series in (("A/A", self_test), ("A/B", comparison)):
+        if not series.settled:
+            lines.append(f"note: {name}: {len(series.warm_up_ns)} samples did not become steady")
+        if spoilt := len(series.pairs) - len(series.kept):
+            lines.append(f"note: {name}: {spoilt} pairs discarded: the device throttled")
+    return lines
+
+
+def needed_text(result: Result) -> str:
+    if not result.pairs_needed:
+        return ""
+    if result.change.pairs < stats.FEWEST_PAIRS:
+        return ""
+    return (
+        f"; about {result.pairs_needed} pairs would decide, if median and spread stay as they are"
+    )
+
+
+def milliseconds(series: Series, side: str) -> str:
+    """The median of one call."""
+    times = sorted(getattr(pair, side) / series.calls / 1e6 for pair in series.kept)
+    middle = len(times) // 2
+    median = times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
+    return f"{median:.4g}"

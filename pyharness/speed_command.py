@@ -1,0 +1,312 @@
+"""``run-ab speed``: the bit check, the self-test, the comparison, and one document of all three."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyharness import app, commands, jobs, plan, record, speed, stats
+from pyharness.commands import ModelOptions, SuiteOptions
+from pyharness.config import Settings
+from pyharness.device import CpuState, Gpu, cpu_state, open_gpu
+from pyharness.errors import Exit, NothingProved, UsageError
+from pyharness.files import write_atomically
+from pyharness.options import parse_prefixes, parse_rows
+from pyharness.plan import Job, Workload
+from pyharness.report import document
+from pyharness.report.terminal import Terminal
+from pyharness.runner.base import Runner
+from pyharness.runner.local import LocalRunner
+from pyharness.runner.process import Children
+from pyharness.runner.warm import SpeedRequest, WarmWorker
+from pyharness.speed import Design, Result, Series
+from pyharness.stats import Word
+from pyharness.values import Arm, ArmPlan, to_json
+
+SCHEMA = "ab-speed/1"
+FILE = "speed.json"  # in the folder of the run whose verdict is the bit check
+STREAM_TOKENS = 1024  # generated for a synthetic model: more than lie between two resets
+MOST_PAIRS = 100_000
+
+
+@dataclass(frozen=True)
+class SpeedOptions:
+    models: ModelOptions
+    mt: str | None = None
+    prefix: str | None = None
+    pairs: int = 20
+    margin: str = "1%"
+    cold: bool = False
+    strict: bool = False
+    fail_if_slower: bool = False
+    json: str | None = None
+
+
+def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None = None) -> int:
+    """Numbers only after a green bit check; otherwise that one's exit code and no number."""
+    design = Design(_pairs(options.pairs), settings["seed"], parse_margin(options.margin))
+    workload = _workload(options, settings)
+    rows = _rows(options.mt)
+    sources = record.sources_digest()
+    with ExitStack() as stack:
+        libraries = commands.open_pair(stack, settings)
+        terminal = stack.enter_context(Terminal(results_to_stderr=options.json == "-"))
+        bits, job = _check_bits(options, settings, workload, libraries, runner, terminal)
+        told = _frame(options, design, bits, rows, job)
+        if bits.verdict.exit_code != Exit.SAME:
+            terminal.say("no speed: the bit check is not green", f"run {bits.folder}")
+            return _finish(options, bits.folder, told, bits.verdict.exit_code)
+        request = _request(options, settings, workload, job, rows)
+        measured = _measure(libraries, request, design)
+        if record.sources_digest() != sources:
+            raise NothingProved("the harness's own files changed during the run: run it again")
+        result = speed.judge(measured.self_test, measured.comparison, design)
+        terminal.say(
+            *speed.result_lines(
+                result, measured.self_test, measured.comparison, measured.call(rows)
+            ),
+            *_conditions(measured),
+            *commands.library_lines(bits.document),
+            f"run {bits.folder}",
+        )
+        return _finish(
+            options,
+            bits.folder,
+            {**told, **_numbers(result, measured, rows)},
+            exit_code(result.word, strict=options.strict, fail_if_slower=options.fail_if_slower),
+        )
+
+
+def exit_code(word: Word, *, strict: bool, fail_if_slower: bool) -> Exit:
+    """A speed is no defect unless it is asked to be one."""
+    if word is Word.SLOWER and fail_if_slower:
+        return Exit.DIFFERS
+    if word is Word.INCONCLUSIVE and strict:
+        return Exit.UNPROVED
+    return Exit.SAME
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def parse_margin(text: str) -> float:
+    """``1%`` or ``0.5`` -> per cent."""
+    match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,6})?)\s*%?\s*", text)
+    if not match or not 0 < float(match[1]) <= 100:
+        raise UsageError(f"--margin: a number of per cent above 0, e.g. 1%, not {text!r}")
+    return float(match[1])
+
+
+def _pairs(pairs: int) -> int:
+    if not 1 <= pairs <= MOST_PAIRS:
+        raise UsageError(f"--pairs: 1 to {MOST_PAIRS}, not {pairs}")
+    return pairs
+
+
+def _rows(mt: str | None) -> int:
+    if mt is None:
+        return 1
+    chosen = parse_rows(mt)
+    if len(chosen) != 1:
+        raise UsageError(f"--mt {mt}: speed is measured for one M at a time")
+    return chosen[0]
+
+
+def _workload(options: SpeedOptions, settings: Settings) -> Workload:
+    """One model; the hybrid one where none is named."""
+    models = options.models
+    if len(set(models.synthetic)) + bool(models.model) > 1:
+        raise UsageError("speed is measured on one model: name one --synthetic or --model")
+    if not models.synthetic and not models.model:
+        models = dataclasses.replace(models, synthetic=("hybrid",))
+    if options.prefix is not None and len(parse_prefixes(options.prefix)) != 1:
+        raise UsageError(f"--prefix {options.prefix}: speed is measured after one prefix")
+    return commands.read_workloads(models, settings)[0]
+
+
+# ---- the bit check -------------------------------------------------------------------------------
+
+
+def _check_bits(
+    options: SpeedOptions,
+    settings: Settings,
+    workload: Workload,
+    libraries: Mapping[Arm, app.Library],
+    runner: Runner | None,
+    terminal: Terminal,
+) -> tuple[app.Outcome, Job]:
+    """m1, and mt where M rows are timed, like every other run; and its first job."""
+    asked = SuiteOptions(options.models, m1=True, mt=options.mt, prefix=options.prefix)
+    workers = settings["workers"] or jobs.parallel_workers([workload.model])
+    suite = plan.build([workload], commands.suite_request(asked, settings, workers))
+    commands.tell(suite.notes)
+    outcome = app.run(
+        suite, libraries, commands.read_inputs(options.models, [workload]), settings,
+        runner or LocalRunner(), workers=workers,
+        listener=app.Listener(terminal.job, terminal.arm),
+    )  # fmt: skip
+    return outcome, suite.jobs[0]
+
+
+# ---- the measurement -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    self_test: Series
+    comparison: Series
+    by_rows: dict[Arm, bool]  # whether an M-row step was timed, or M single steps
+    cpu: tuple[CpuState, CpuState]  # before and after
+    gpu: dict[str, Any] | None
+    others: int | None  # processes of others that computed on the device
+
+    def call(self, rows: int) -> str:
+        """What was timed, for people."""
+        if rows == 1:
+            return "a single step"
+        if all(self.by_rows.values()):
+            return f"a step of {rows} rows"
+        names = {True: f"a step of {rows} rows", False: f"{rows} single steps"}
+        ours, theirs = (names[self.by_rows[arm]] for arm in ("candidate", "baseline"))
+        return ours if ours == theirs else f"{ours} against {theirs} of the baseline"
+
+
+def _request(
+    options: SpeedOptions, settings: Settings, workload: Workload, job: Job, rows: int
+) -> SpeedRequest:
+    stream = workload.tokens
+    if not workload.given:
+        count = max(STREAM_TOKENS, job.prefix)
+        stream = plan.generated_tokens(workload.model.seed, count, workload.vocab)
+    return SpeedRequest(
+        plan=ArmPlan(
+            arm="candidate",
+            role="arm",
+            model=workload.model,
+            script=(),
+            mmax=rows if rows > 1 else 0,
+            threads=settings["threads"],
+            environment=commands.plan_environment(settings),
+            timeout_s=settings["timeout"],
+        ),
+        rows=rows,
+        prefix=stream[: job.prefix],
+        stream=stream,
+        cold=options.cold,
+    )
+
+
+def _measure(
+    libraries: Mapping[Arm, app.Library], request: SpeedRequest, design: Design
+) -> Measured:
+    """The baseline stays for both parts; never more than two models are in memory."""
+    children = Children()
+
+    def worker(name: str, arm: Arm) -> WarmWorker:
+        placed = dataclasses.replace(request, plan=dataclasses.replace(request.plan, arm=arm))
+        return WarmWorker(name, placed, libraries[arm], children)
+
+    before = cpu_state()
+    with worker("baseline", "baseline") as baseline, _gpu(baseline) as gpu:
+        watch = gpu.state if gpu else lambda: None
+        with worker("the baseline's copy", "baseline") as copy:
+            self_test = speed.measure(baseline, copy, design, device=watch)
+        with worker("candidate", "candidate") as candidate:
+            comparison = speed.measure(baseline, candidate, design, device=watch)
+            others = _others(gpu)
+            by_rows: dict[Arm, bool] = {
+                "baseline": bool(baseline.ready.get("by_rows")),
+                "candidate": bool(candidate.ready.get("by_rows")),
+            }
+        facts = gpu.facts() if gpu else None
+    return Measured(self_test, comparison, by_rows, (before, cpu_state()), facts, others)
+
+
+@contextmanager
+def _gpu(worker: WarmWorker) -> Iterator[Gpu | None]:
+    """Where the library says that it computes on one."""
+    if worker.ready["library"]["build_info"].get("backend") != "cuda":
+        yield None
+        return
+    with open_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) as gpu:
+        yield gpu
+
+
+def _others(gpu: Gpu | None) -> int | None:
+    count = gpu.compute_processes() if gpu else None
+    return None if count is None else max(0, count - 2)
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def _conditions(measured: Measured) -> list[str]:
+    """Under what the times were taken, where it may spoil them."""
+    before, after = measured.cpu
+    lines = []
+    cores = os.cpu_count() or 1
+    if before.load and after.load:
+        lines.append(f"load average {before.load[0]:.2f} before, {after.load[0]:.2f} after")
+        if before.load[0] > 0.5 * cores:
+            lines[-1] += f": {cores} cores were not idle"
+    if measured.others:
+        lines.append(f"note: {measured.others} other processes computed on the device")
+    return lines
+
+
+def _frame(
+    options: SpeedOptions, design: Design, bits: app.Outcome, rows: int, job: Job
+) -> dict[str, Any]:
+    """What is true before anything was timed."""
+    return {
+        "schema": SCHEMA,
+        "run": bits.folder.name,
+        "word": None,
+        "bits": {"exit_code": bits.verdict.exit_code, "summary": bits.verdict.summary},
+        "libraries": {
+            arm: {"digest": str(lib.digest), "size_bytes": lib.size_bytes, "origin": lib.origin}
+            for arm, lib in bits.record.libraries.items()
+        },
+        "model": to_json(job.baseline.model),
+        "rows": rows,
+        "prefix": job.prefix,
+        "cold": options.cold,
+        "design": to_json(design),
+        "machine": bits.record.machine,
+    }
+
+
+def _numbers(result: Result, measured: Measured, rows: int) -> dict[str, Any]:
+    return {
+        "word": result.word.value,
+        "reason": result.reason,
+        "pairs_needed": result.pairs_needed,
+        "call": measured.call(rows),
+        "by_rows": dict(measured.by_rows),
+        "change": speed.estimate_json(result.change),
+        "self_test": {
+            "word": result.self_test_word.value,
+            **speed.estimate_json(result.self_test),
+        },
+        "alpha": stats.ALPHA,
+        "cpu": [to_json(state) for state in measured.cpu],
+        "gpu": measured.gpu,
+        "other_gpu_processes": measured.others,
+        "samples": {
+            "self_test": speed.series_json(measured.self_test),
+            "comparison": speed.series_json(measured.comparison),
+        },
+    }
+
+
+def _finish(options: SpeedOptions, folder: Path, told: dict[str, Any], code: int) -> int:
+    data = document.dumps({**told, "exit_code": int(code)})
+    write_atomically(folder / FILE, data)
+    commands.write(options.json, data)
+    return int(code)

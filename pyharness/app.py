@@ -19,8 +19,8 @@ from pyharness.errors import NothingProved
 from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record
-from pyharness.report.document import document
-from pyharness.report.junit import junit_xml
+from pyharness.report.files import files
+from pyharness.report.gather import gather
 from pyharness.runner.base import Runner, SealedLibrary
 from pyharness.values import Arm, ArmResult, FileFact, LibraryFacts
 from pyharness.verdict import JobVerdict, Verdict, conclude
@@ -97,13 +97,9 @@ def run(
         arms=tuple(dataclasses.replace(a, result=_without_library(a.result)) for a in arms),
         replay_of=replay_of,
     )
-    told = {
-        arm: {"digest": str(lib.digest), "size_bytes": lib.size_bytes, "origin": lib.origin}
-        for arm, lib in made.libraries.items()
-    }
-    text = document(verdict, folder.name, told, suite.notes)
-    properties = {f"{arm}.{k}": str(v) for arm, facts in told.items() for k, v in facts.items()}
-    record.finish(folder, made, junit_xml(verdict, properties, started), text)
+    record.write_record(folder, made)
+    text = gather(made, verdict, folder, settings)
+    record.finish(folder, files(text), text)
     return Outcome(folder, verdict, made, text)
 
 

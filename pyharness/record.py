@@ -78,12 +78,16 @@ def write_plan(folder: Path, suite: Suite) -> None:
     _write(folder / "plan.json", {"schema": "ab-plan/1", **to_json(suite)})
 
 
-def finish(folder: Path, record: Record, junit: bytes, text: dict[str, Any]) -> None:
-    """The record first, the verdict last: where it lies, everything that it rests on lies beside
-    it.
-    """
+def write_record(folder: Path, record: Record) -> None:
     _write(folder / "record.json", to_json(record))
-    write_atomically(folder / "junit.xml", junit)
+
+
+def finish(folder: Path, files: dict[str, bytes], text: dict[str, Any]) -> None:
+    """Everything that is made of the verdict, and the verdict last: where it lies, everything else
+    lies beside it.
+    """
+    for name, data in files.items():
+        write_atomically(folder / name, data)
     write_atomically(folder / "verdict.json", document.dumps(text))
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from pyharness.report.document import verdict_of
 from pyharness.report.text import job_lines
 from pyharness.values import JobStatus
-from pyharness.verdict import JobVerdict, Verdict
+from pyharness.verdict import JobVerdict
 
 # what XML 1.0 cannot hold, not even escaped
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit_xml(verdict: Verdict, properties: dict[str, str], timestamp: str = "") -> bytes:
+def junit_xml(document: Mapping[str, Any]) -> bytes:
     """failure: bits differ; error: could not run or proved nothing; skipped: unsupported and not
     asked for by name.
     """
-    elements = [_element(job) for job in verdict.jobs]
+    jobs = verdict_of(document).jobs
+    seconds = [job.get("seconds") for job in document["jobs"]]
+    elements = [_element(job) for job in jobs]
     count = [element for element, _ in elements].count
     suite = ET.Element(
         "testsuite",
@@ -26,16 +31,19 @@ def junit_xml(verdict: Verdict, properties: dict[str, str], timestamp: str = "")
         failures=str(count("failure")),
         errors=str(count("error")),
         skipped=str(count("skipped")),
-        timestamp=timestamp,
+        time=f"{sum(s or 0 for s in seconds):.3f}",
+        timestamp=str(document.get("started", "")),
     )
     held = ET.SubElement(suite, "properties")
-    for name, value in properties.items():
+    for name, value in _properties(document):
         ET.SubElement(held, "property", name=_legal(name), value=_legal(value))
-    for job, (element, message) in zip(verdict.jobs, elements, strict=True):
+    for job, took, (element, message) in zip(jobs, seconds, elements, strict=True):
         where, _, name = job.id.rpartition("/")
         case = ET.SubElement(
             suite, "testcase", classname=_legal(where.replace("/", ".")), name=_legal(name)
         )
+        if took is not None:
+            case.set("time", f"{took:.3f}")
         if element:
             child = ET.SubElement(case, element, message=_legal(message))
             child.text = _legal("\n".join(job_lines(job)))
@@ -43,6 +51,13 @@ def junit_xml(verdict: Verdict, properties: dict[str, str], timestamp: str = "")
     root.append(suite)
     ET.indent(root, " ")
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, "utf-8") + b"\n"
+
+
+def _properties(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for arm, facts in document["libraries"].items():
+        for key in ("digest", "size_bytes", "origin"):
+            if key in facts:
+                yield f"{arm}.{key}", str(facts[key])
 
 
 def _element(job: JobVerdict) -> tuple[str, str]:

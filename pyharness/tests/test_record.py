@@ -21,7 +21,9 @@ from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken,
 from pyharness.values import ArmPlan, ArmResult, Comparison, Difference, JobStatus, ModelSpec
 from pyharness.verdict import JobVerdict, Verdict, conclude
 
-FILES = {"plan.json", "record.json", "junit.xml", "verdict.json"}
+FILES = [
+    "plan.json", "record.json", "junit.xml", "attestation.json", "report.html", "verdict.json",
+]  # fmt: skip
 
 
 SOURCES = record.sources_digest()
@@ -60,8 +62,8 @@ def test_a_run_leaves_everything_and_the_verdict_last(
 
     monkeypatch.setattr(record, "write_atomically", write)
     outcome = run(tmp_path)
-    assert written == ["plan.json", "record.json", "junit.xml", "verdict.json"]
-    assert {p.name for p in outcome.folder.iterdir() if p.is_file()} == FILES
+    assert written == FILES
+    assert {p.name for p in outcome.folder.iterdir() if p.is_file()} == set(FILES)
     assert outcome.verdict.exit_code == Exit.SAME
     verdict, whole = record.read_verdict(outcome.folder)
     assert verdict == outcome.verdict and whole == outcome.document
@@ -247,7 +249,8 @@ def test_document_and_back() -> None:
 
 
 def test_junit_counts_and_is_well_formed() -> None:
-    root = ET.fromstring(junit_xml(verdicts(), {"baseline.digest": "sha256:00\x00"}, "2026-01-01"))
+    made = document.document(verdicts(), "run", {"baseline": {"digest": "sha256:00\x00"}}, ())
+    root = ET.fromstring(junit_xml(made))
     (suite_,) = root
     counts = {k: suite_.attrib[k] for k in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "7", "failures": "1", "errors": "4", "skipped": "1"}

@@ -1,0 +1,152 @@
+"""What a run says to GitHub Actions: annotations, the step's summary, its output.
+
+GitHub shows ten annotations of a kind per step and drops the rest without a word, and it drops a
+summary above 1 MiB as a whole: both limits are kept here, and what did not fit is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from pyharness.errors import Exit, InputError
+from pyharness.report.document import verdict_of
+from pyharness.report.text import MEANING, difference_line, job_lines, size
+from pyharness.values import JobStatus
+from pyharness.verdict import JobVerdict
+
+ANNOTATIONS = 10
+SUMMARY_BYTES = 900_000
+LETTERS = {s: s.value[0].upper() for s in JobStatus}
+
+
+def announce(document: Mapping[str, Any], out: IO[str], environment: Mapping[str, str]) -> None:
+    """Nothing outside of GitHub Actions."""
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return
+    for line in error_lines(document):
+        print(line, file=out)
+    out.flush()
+    _append(environment.get("GITHUB_STEP_SUMMARY"), summary(document))
+    code = Exit(document["exit_code"])
+    _append(environment.get("GITHUB_OUTPUT"), f"verdict={code.name.lower()}\n")
+
+
+def refused(message: str, code: Exit, out: IO[str], environment: Mapping[str, str]) -> None:
+    """A command that ended without a verdict: the same line as an annotation, the code's name as
+    the step's output.
+    """
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return
+    print(_command("error", f"run-ab {code.name.lower()}", message), file=out)
+    _append(environment.get("GITHUB_OUTPUT"), f"verdict={code.name.lower()}\n")
+
+
+def _append(path: str | None, text: str) -> None:
+    """The runner gives a file that steps append to."""
+    if not path:
+        return
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from None
+
+
+# ---- annotations ---------------------------------------------------------------------------------
+
+
+def error_lines(document: Mapping[str, Any]) -> list[str]:
+    """One error for each job that is neither the same nor merely unsupported; at most ten."""
+    bad = [job for job in verdict_of(document).jobs if _is_bad(job)]
+    shown = bad if len(bad) <= ANNOTATIONS else bad[: ANNOTATIONS - 1]
+    lines = [_command("error", f"{j.status.value}: {j.id}", "\n".join(_details(j))) for j in shown]
+    if rest := len(bad) - len(shown):
+        told = f"{rest} more jobs; the summary of the step and report.html list all"
+        lines.append(_command("error", f"and {rest} more", told))
+    return lines
+
+
+def _is_bad(job: JobVerdict) -> bool:
+    return job.status is not JobStatus.SAME and (
+        job.status is not JobStatus.UNSUPPORTED or job.requested
+    )
+
+
+def _details(job: JobVerdict) -> list[str]:
+    differences = job.comparison.differences if job.comparison else ()
+    told = [*([job.reason] if job.reason else []), *map(difference_line, differences)]
+    return told or [job.status.value]
+
+
+def _command(kind: str, title: str, message: str) -> str:
+    return f"::{kind} title={_property(title)}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# ---- the step's summary --------------------------------------------------------------------------
+
+
+def summary(document: Mapping[str, Any], limit: int = SUMMARY_BYTES) -> str:
+    """Markdown: the verdict, the matrix, the red jobs, the libraries. What does not fit is
+    counted.
+    """
+    verdict = verdict_of(document)
+    head = [f"## run-ab: {MEANING[Exit(verdict.exit_code)]}", "", f"{verdict.summary}.", ""]
+    tail = ["", "| | digest | size |", "|---|---|---|"]
+    for arm, library in document["libraries"].items():
+        tail.append(f"| {arm} | `{library['digest']}` | {size(library['size_bytes'])} |")
+    if "replay" in document:
+        tail += ["", f"Again: `{_cell(document['replay'])}`"]
+    blocks = [_red_block(job) for job in verdict.jobs if job.status is not JobStatus.SAME]
+    parts = [*_matrix(verdict.jobs), ""]
+    room = limit - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
+    kept: list[str] = []
+    for i, line in enumerate(lines := [*parts, *blocks]):
+        room -= len(line.encode()) + 1
+        if room < 0:
+            kept.append(f"\n{len(lines) - i} more lines do not fit; report.html has all.")
+            break
+        kept.append(line)
+    return "\n".join([*head, *kept, *tail]) + "\n"
+
+
+def _matrix(jobs: tuple[JobVerdict, ...]) -> list[str]:
+    """A table of letters: a row for each job, a column for each model and prefix."""
+    models = list(dict.fromkeys(j.id.rpartition("/")[0] for j in jobs))
+    names = list(dict.fromkeys(j.id.rpartition("/")[2] for j in jobs))
+    found = {j.id: LETTERS[j.status] for j in jobs}
+    key = ", ".join(
+        f"{LETTERS[s]} {s.value}" for s in JobStatus if any(j.status is s for j in jobs)
+    )
+    lines = ["| job | " + " | ".join(map(_cell, models)) + " |", "|---|" + ":-:|" * len(models)]
+    for name in names:
+        cells = [found.get(f"{model}/{name}", "") for model in models]
+        lines.append(f"| {_cell(name)} | {' | '.join(_bold(c) for c in cells)} |")
+    return [f"{key}.", "", *lines]
+
+
+def _bold(letter: str) -> str:
+    return letter if letter in ("", LETTERS[JobStatus.SAME]) else f"**{letter}**"
+
+
+def _red_block(job: JobVerdict) -> str:
+    first, *rest = job_lines(job)
+    return "\n".join(
+        [f"- {_code(' '.join(first.split()))}", *(f"  - {_code(r.strip())}" for r in rest)]
+    )
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").replace("`", "'").replace("<", "&lt;").split())

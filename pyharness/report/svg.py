@@ -1,0 +1,130 @@
+"""Pictures as SVG text: heat maps of differing bits, and trends over the archive's libraries.
+
+Everything is drawn 360 units wide, so that labels stay readable on a narrow screen. Colours are
+classes of the page's style sheet, for light and dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH = 360.0
+LEVELS = (0.01, 0.1, 0.5, 0.999999)  # upper ends of the classes q1 to q4; q5: every element
+LEVEL_NAMES = ("equal", "up to 1 %", "up to 10 %", "up to half", "more", "every element")
+_TEXT = 11.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a heat map: shares of differing elements, stretched over the whole width."""
+
+    label: str
+    shares: Sequence[float]  # () where nothing differs
+    marked: bool = False  # a bar beside the label
+
+
+def level(share: float) -> int:
+    """Class of a share: 0 only where nothing differs, however rare a difference is."""
+    if share <= 0:
+        return 0
+    return 1 + sum(share > end for end in LEVELS)
+
+
+def heat_map(
+    name: str,
+    title: str,
+    description: str,
+    lines: Sequence[Line],
+    ticks: Sequence[tuple[float, str]],
+) -> str:
+    """``name``: unique in the page. ``ticks``: positions from 0 to 1 under the map."""
+    gutter = 14 + 6.4 * max((len(line.label) for line in lines), default=0)
+    height = max(3.0, min(15.0, 330.0 / max(1, len(lines))))
+    every = -(-int(_TEXT) // int(height))  # labels that do not touch
+    width = WIDTH - gutter - 1
+    parts = []
+    paths: dict[int, list[str]] = {}
+    for i, line in enumerate(lines):
+        y = 1 + i * height
+        box = height - (1 if height >= 6 else 0)
+        parts.append(_rect("q0", gutter, y, width, box))
+        for begin, end, shade in _runs(line.shares):
+            size = width / len(line.shares)
+            boxes = paths.setdefault(shade, [])
+            if size >= 6:  # wide cells stand apart, narrow ones run into each other
+                boxes += [_box(gutter + k * size, y, size - 1, box) for k in range(begin, end)]
+            else:
+                boxes.append(_box(gutter + begin * size, y, (end - begin) * size, box))
+        if line.marked:
+            parts.append(_rect("mark", gutter - 5, y, 2, height))
+        if i % every == 0:
+            parts.append(_text(gutter - 8, y + box / 2 + 4, line.label, "end"))
+    drawn = [f'<path class="q{shade}" d="{"".join(d)}"/>' for shade, d in sorted(paths.items())]
+    bottom = 1 + len(lines) * height
+    for at, label in ticks:
+        anchor = "start" if at < 0.1 else "end" if at > 0.9 else "middle"
+        parts.append(_text(gutter + at * width, bottom + 13, label, anchor))
+    return _svg(name, title, description, bottom + (18 if ticks else 2), [*parts, *drawn])
+
+
+def _runs(shares: Sequence[float]) -> list[tuple[int, int, int]]:
+    """(begin, end, class) of neighbours in one class, without those that are equal."""
+    runs: list[tuple[int, int, int]] = []
+    for k, share in enumerate(shares):
+        shade = level(share)
+        if shade and runs and runs[-1][1:] == (k, shade):
+            runs[-1] = runs[-1][0], k + 1, shade
+        elif shade:
+            runs.append((k, k + 1, shade))
+    return runs
+
+
+def trend(
+    name: str, title: str, description: str, points: Sequence[tuple[str, float, str]], last: bool
+) -> str:
+    """Bars from zero, oldest first: (label, value, value as text). ``last``: the last one is this
+    run's candidate, not in the archive yet.
+    """
+    gutter = 14 + 6.4 * max((len(label) for label, _, _ in points), default=0)
+    told = 8 + 6.4 * max((len(text) for _, _, text in points), default=0)
+    width = WIDTH - gutter - told
+    top = max((value for _, value, _ in points), default=0) or 1
+    parts = []
+    for i, (label, value, text) in enumerate(points):
+        y = 2 + 20 * i
+        bar = max(1.0, width * value / top)
+        kind = "bar new" if last and i == len(points) - 1 else "bar"
+        parts += [
+            _text(gutter - 8, y + 11, label, "end"),
+            _rect(kind, gutter, y, bar, 14),
+            _text(gutter + bar + 6, y + 11, text, "start"),
+        ]
+    return _svg(name, title, description, 4 + 20 * len(points), parts)
+
+
+def _svg(name: str, title: str, description: str, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_n(WIDTH)} {_n(height)}" role="img" '
+        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(title)}</title>'
+        f'<desc id="{name}-d">{escape(description)}</desc>{"".join(parts)}</svg>'
+    )
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
+    return (
+        f'<rect class="{kind}" x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"/>'
+    )
+
+
+def _box(x: float, y: float, width: float, height: float) -> str:
+    return f"M{_n(x)} {_n(y)}h{_n(width)}v{_n(height)}h-{_n(width)}z"
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _n(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

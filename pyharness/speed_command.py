@@ -32,7 +32,6 @@ from pyharness.values import Arm, ArmPlan, to_json
 SCHEMA = "ab-speed/1"
 FILE = "speed.json"  # in the folder of the run whose verdict is the bit check
 STREAM_TOKENS = 1024  # generated for a synthetic model: more than lie between two resets
-MOST_PAIRS = 100_000
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def parse_margin(text: str) -> float:
 
 
 def _pairs(pairs: int) -> int:
-    if not 1 <= pairs <= MOST_PAIRS:
-        raise UsageError(f"--pairs: 1 to {MOST_PAIRS}, not {pairs}")
+    if not 1 <= pairs <= stats.MOST_PAIRS:
+        raise UsageError(f"--pairs: 1 to {stats.MOST_PAIRS}, not {pairs}")
     return pairs
 
 

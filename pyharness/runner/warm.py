@@ -121,8 +121,8 @@ class WarmWorker:
         if answer is None:
             raise self._failure(self._ending())
         if "failed" in answer:
-            self._child.wait()
-            raise self._failure(str(answer["failed"]))
+            # Its exit code counts only with its word: a library can exit with any code.
+            raise self._failure(str(answer["failed"]), _RAISED.get(self._child.wait()))
         return answer
 
     def sample(self, calls: int) -> int:
@@ -183,10 +183,9 @@ class WarmWorker:
         call = os.pread(self._trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
         return f" during {call}" if call else ""
 
-    def _failure(self, reason: str) -> HarnessError:
+    def _failure(self, reason: str, kind: type[HarnessError] | None = None) -> HarnessError:
         lines = bytes(self._tail).decode("utf-8", "replace").splitlines()
         printable = ("".join(c if c.isprintable() else " " for c in x).split() for x in lines)
         said = next((" ".join(words) for words in reversed(list(printable)) if words), "")
         told = f"; it printed last: {said[:300]}" if said else ""
-        kind = _RAISED.get(self._child.poll() or 0, LibraryFailure)
-        return kind(f"{self.name}: {reason}{told}")
+        return (kind or LibraryFailure)(f"{self.name}: {reason}{told}")

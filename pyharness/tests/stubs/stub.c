@@ -1,7 +1,7 @@
 /* A library with the whole ABI over a toy model: each output is a hash of the tokens so far, so M rows equal M single
  * steps and a rollback gives the past back, for any configuration. One planted fault, chosen with -DFAULT="\"name\"".
  * An entry is left out by renaming it (-Dvcuda_dev_model_mark=renamed); in its place NULL_ENTRY exports one that resolves to
- * address 0, WEAK_ENTRY refers to one that nobody defines. Both are strings. */
+ * address 0, WEAK_ENTRY refers to one that nobody defines. Both are strings. A step sleeps for STEP_SLEEP_US first. */
 #define _GNU_SOURCE
 #include "vllm_cuda.h"
 
@@ -184,6 +184,9 @@ static int misbehave(vcuda_status *status) {
 static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logits) {
   vcuda_status status;
   int64_t hidden = dev->config.hidden, vocab = dev->config.vocab;
+#ifdef STEP_SLEEP_US
+  usleep(STEP_SLEEP_US);
+#endif
   if (token < 0 || token >= vocab) return fail(VCUDA_E_ARGUMENT, "token outside the vocabulary");
   if (dev->position == dev->context) return fail(VCUDA_E_CONTEXT_FULL, "the cache is full");
   if (fault("silent-later") && dev->position > 0) return ++dev->position, VCUDA_OK;

@@ -1,0 +1,196 @@
+"""The protocol on a machine that drifts: made of numbers, so a clock decides nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from pyharness import speed, stats
+from pyharness.device import GpuState
+from pyharness.errors import LibraryFailure
+from pyharness.report import document
+from pyharness.speed import Design, Series, judge, measure
+from pyharness.stats import Word
+
+EXPERIMENTS = 1000
+
+
+@dataclass
+class Machine:
+    """One sample after the other. The logarithm of its speed is an AR(1) process and a trend; each
+    time has noise of its own.
+    """
+
+    seed: int = 0
+    noise: float = 0.003
+    drift: float = 0.003  # standard deviation of the process; its memory is about 20 samples
+    trend: float = 0.0005  # a sample
+    log: list[tuple[str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self._state = 0.0
+
+    def time(self, who: str, calls: int, call_ns: float) -> int:
+        self.log.append((who, calls))
+        memory = 0.95
+        kick, noise = self._rng.standard_normal(2)
+        self._state = memory * self._state + self.drift * math.sqrt(1 - memory**2) * kick
+        slowness = self._state + self.trend * len(self.log) + self.noise * noise
+        return round(calls * call_ns * math.exp(slowness))
+
+
+@dataclass
+class FakeSide:
+    machine: Machine
+    name: str
+    call_ns: float = 5e6
+
+    def sample(self, calls: int) -> int:
+        return self.machine.time(self.name, calls, self.call_ns)
+
+
+def experiment(effect: float, seed: int, design: Design, trend: float = 0.0005) -> speed.Result:
+    """Self-test and comparison, as the command makes them."""
+    machine = Machine(seed, trend=trend)
+    baseline = FakeSide(machine, "baseline")
+    self_test = measure(baseline, FakeSide(machine, "copy"), design)
+    other = FakeSide(machine, "candidate", baseline.call_ns * (1 + effect))
+    return judge(self_test, measure(baseline, other, design), design)
+
+
+def design(seed: int = 0, pairs: int = 20) -> Design:
+    return Design(pairs, seed, 1.0, resamples=400)
+
+
+def test_false_alarms_under_drift() -> None:
+    """Without a margin to hide behind: how often do p and interval say that something changed?"""
+    results = [experiment(0.0, i, design(i)) for i in range(EXPERIMENTS)]
+    assert sum(r.change.significant for r in results) / EXPERIMENTS <= 0.07
+    assert sum(r.self_test.significant for r in results) / EXPERIMENTS <= 0.07
+    assert sum(r.word in (Word.FASTER, Word.SLOWER) for r in results) / EXPERIMENTS <= 0.01
+    assert sum(r.word is Word.SAME for r in results) / EXPERIMENTS >= 0.95
+
+
+@pytest.mark.parametrize(("effect", "word"), [(0.01, Word.SLOWER), (-0.01, Word.FASTER)])
+def test_one_per_cent_is_found_under_drift(effect: float, word: Word) -> None:
+    results = [experiment(effect, i, design(i)) for i in range(EXPERIMENTS // 4)]
+    assert sum(r.change.significant for r in results) / len(results) >= 0.99
+    assert sum(r.word is word for r in results) / len(results) >= 0.9
+    assert np.median([r.change.median for r in results]) == pytest.approx(
+        math.log1p(effect), abs=2e-4
+    )
+
+
+def test_without_counterbalanced_orders_the_same_test_is_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trend alone then reads as a change: that is what the orders are for."""
+    monkeypatch.setattr(stats, "pair_orders", lambda pairs, seed: (True,) * pairs)
+    results = [experiment(0.0, i, design(i), trend=0.003) for i in range(100)]
+    assert sum(r.change.significant for r in results) / 100 > 0.5
+
+
+# ---- the protocol --------------------------------------------------------------------------------
+
+
+def test_the_order_of_everything() -> None:
+    machine = Machine(noise=0, drift=0, trend=0)
+    wanted = Design(6, 7, 1.0)
+    fast, slow = FakeSide(machine, "b", 3e5), FakeSide(machine, "c", 9e5)
+    series = measure(fast, slow, wanted)
+    assert series.calls == 8 and series.settled  # 8 * 0.3 ms is the first power of two >= 2 ms
+    assert len(series.warm_up_ns) == speed.FEWEST_DROPPED + 5
+    fitting, rest = machine.log[:8], machine.log[8:]
+    assert fitting == [(who, calls) for calls in (1, 2, 4, 8) for who in "bc"]
+    assert rest[:16] == [(who, 8) for _ in range(8) for who in "bc"]
+    orders = stats.pair_orders(6, 7)
+    assert rest[16:] == [(who, 8) for first in orders for who in ("bc" if first else "cb")]
+    assert [p.baseline_first for p in series.pairs] == list(orders)
+    assert {(p.baseline_ns, p.candidate_ns) for p in series.pairs} == {(2_400_000, 7_200_000)}
+
+
+def test_a_machine_that_never_becomes_steady_is_measured_and_told() -> None:
+    machine = Machine(noise=0.2)
+    series = measure(FakeSide(machine, "b"), FakeSide(machine, "c"), design())
+    assert not series.settled and len(series.warm_up_ns) == speed.MOST_DROPPED
+    lines = speed.result_lines(judge(series, series, design()), series, series, "a single step")
+    assert sum("did not become steady" in line for line in lines) == 2
+
+
+def test_the_warm_up_ends_by_the_clock() -> None:
+    seconds = iter(range(0, 10_000, 100))
+    machine = Machine(noise=0.2)
+    series = measure(
+        FakeSide(machine, "b"), FakeSide(machine, "c"), design(), clock=lambda: next(seconds)
+    )
+    assert len(series.warm_up_ns) == speed.FEWEST_DROPPED + 5
+
+
+def throttling(every: int) -> Callable[[], GpuState]:
+    asked = iter(range(10_000))
+    return lambda: GpuState(1000, 2000, 60, 300.0, (), throttled=next(asked) % every == 1)
+
+
+def test_pairs_of_a_throttled_device_do_not_count() -> None:
+    machine = Machine()
+    sides = FakeSide(machine, "b"), FakeSide(machine, "c")
+    series = measure(*sides, design(), device=throttling(10))
+    assert len(series.pairs) == 20 and len(series.kept) == 16
+    result = judge(series, series, design())
+    assert result.change.pairs == 16
+    lines = speed.result_lines(result, series, series, "a single step")
+    assert "note: A/B: 4 pairs discarded: the device throttled" in lines
+    with pytest.raises(LibraryFailure, match="throttled in every pair"):
+        judge(measure(*sides, design(), device=throttling(2)), series, design())
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def steady(ratio: float, pairs: int = 20, spread: float = 0.001) -> Series:
+    rng = np.random.default_rng(1)
+    times = [
+        (8_000_000, round(8e6 * ratio * math.exp(rng.normal(0, spread)))) for _ in range(pairs)
+    ]
+    return Series(4, (), True, tuple(speed.Pair(True, b, c) for b, c in times))
+
+
+def told(self_test: Series, comparison: Series) -> Sequence[str]:
+    return speed.result_lines(
+        judge(self_test, comparison, design()), self_test, comparison, "a step of 4 rows"
+    )
+
+
+def test_lines() -> None:
+    first, second, third = told(steady(1), steady(2))
+    assert first.startswith("A/A  SAME") and "the baseline against its own copy" in first
+    assert second.startswith("A/B  SLOWER") and "+100.0" in second and "95 % interval" in second
+    assert "p 1.9e-06, 20 pairs" in second
+    assert third.strip() == (
+        "a step of 4 rows: baseline 2 ms, candidate 4.001 ms (medians); 4 calls a sample"
+    )
+
+
+def test_inconclusive_says_what_it_would_need() -> None:
+    (reason,) = (
+        line for line in told(steady(1), steady(1.004, spread=0.03)) if "pairs would" in line
+    )
+    assert "if median and spread stay as they are" in reason
+    lines = told(steady(1, pairs=3), steady(2, pairs=3))
+    assert "3 pairs cannot give a p of 5% or less, whatever they show; at least 6 can" in lines[2]
+    assert "INCONCLUSIVE" in lines[1]
+
+
+def test_json_holds_every_sample() -> None:
+    series = steady(2)
+    data = json.loads(document.dumps(speed.series_json(series)))
+    assert len(data["pairs"]) == 20 and data["pairs"][0]["baseline_ns"] == 8_000_000
+    assert data["discarded"] == 0
+    found = speed.estimate_json(judge(series, series, design()).change)
+    assert found["change_percent"] == pytest.approx(100, abs=0.2) and found["p"] < 1e-5

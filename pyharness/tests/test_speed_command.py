@@ -1,0 +1,194 @@
+"""``run-ab speed`` over stub libraries that sleep: nothing finer than a factor of two decides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyharness import cli, plan, record, speed_command
+from pyharness.errors import Exit, UsageError
+from pyharness.speed_command import exit_code, parse_margin
+from pyharness.stats import Word
+from pyharness.tests.stubs import stub
+
+SOURCES = record.sources_digest()
+OLD_LACKS = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
+
+
+class Place:
+    """A folder with an archive that holds one stub."""
+
+    def __init__(self, folder: Path, baseline: Path) -> None:
+        self.folder = folder
+        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
+        added = ["archive", "add", str(baseline), "--label", "first", "--why", "test"]
+        assert cli.run([*added, *self.where]) == Exit.SAME
+
+    def speed(self, candidate: Path, *arguments: str) -> int:
+        model = ["--synthetic", "gdn", "--prefix", "2", "--candidate", str(candidate)]
+        out = ["--out", str(self.folder / "runs"), "--json", str(self.folder / "speed.json")]
+        return int(cli.run(["speed", *arguments, *model, *out, *self.where]))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The document, the same beside the verdict of the bit check."""
+        data = (self.folder / "speed.json").read_bytes()
+        told: dict[str, Any] = json.loads(data)
+        run = self.folder / "runs" / told["run"]
+        assert (run / "speed.json").read_bytes() == data and (run / "verdict.json").exists()
+        return told
+
+
+def sleeping(us: int, fault: str = "", without: tuple[str, ...] = ()) -> Path:
+    return stub(fault, without, (f"-DSTEP_SLEEP_US={us}",))
+
+
+@pytest.fixture(autouse=True)
+def _same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+
+
+def test_twice_the_sleep_is_slower(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = Place(tmp_path, sleeping(6000))
+    capfd.readouterr()
+    code = place.speed(sleeping(12000), "--pairs", "12", "--seed", "5", "--fail-if-slower")
+    said = capfd.readouterr().out
+    assert code == Exit.DIFFERS, said
+    lines = said.splitlines()
+    assert lines[0].startswith("same ") and "/m1" in lines[0]
+    (line,) = (x for x in lines if x.startswith("A/B"))
+    assert "SLOWER" in line and "12 pairs" in line and "95 % interval" in line
+    assert any(x.startswith("A/A") and "its own copy" in x for x in lines)
+    assert "a single step: baseline " in said and "load average" in said
+    told = place.told
+    assert told["schema"] == "ab-speed/1" and told["word"] == "SLOWER" and told["exit_code"] == 1
+    assert told["design"]["seed"] == 5 and told["bits"]["exit_code"] == 0
+    assert told["change"]["pairs"] == 12 and told["change"]["low"] > 0
+    for part in ("self_test", "comparison"):
+        samples = told["samples"][part]
+        assert len(samples["pairs"]) == 12 and len(samples["warm_up_ns"]) >= 8
+        # a sleep is never shorter than asked for, so this is no matter of luck
+        assert min(p["baseline_ns"] for p in samples["pairs"]) >= samples["calls"] * 6_000_000
+    assert min(p["candidate_ns"] for p in told["samples"]["comparison"]["pairs"]) >= 12_000_000
+    assert [p["baseline_first"] for p in told["samples"]["self_test"]["pairs"]].count(True) == 6
+    assert len(told["cpu"]) == 2 and told["cpu"][0]["load"] and told["gpu"] is None
+
+
+def test_too_few_pairs_are_no_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Rows against the single steps of a baseline that has no M-row step."""
+    place = Place(tmp_path, sleeping(1000, without=OLD_LACKS))
+    capfd.readouterr()
+    assert place.speed(sleeping(1000), "--mt", "3", "--pairs", "3", "--strict") == Exit.UNPROVED
+    said = capfd.readouterr().out
+    assert "/mt3" in said and "3 pairs cannot give a p of 5% or less" in said
+    assert "a step of 3 rows against 3 single steps of the baseline: baseline " in said
+    told = place.told
+    assert told["word"] == "INCONCLUSIVE" and told["pairs_needed"] == 6 and told["rows"] == 3
+    assert told["by_rows"] == {"baseline": False, "candidate": True}
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "code"),
+    [
+        ("forgets", [], Exit.DIFFERS),
+        ("step-m-differs", ["--mt", "2"], Exit.DIFFERS),
+        ("unstable", [], Exit.UNPROVED),
+    ],
+)
+def test_no_number_on_a_red_bit_check(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    arguments: list[str],
+    code: Exit,
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it was timed all the same")
+
+    monkeypatch.setattr(speed_command, "_measure", never)
+    place = Place(tmp_path, stub())
+    capfd.readouterr()
+    assert place.speed(stub(fault), *arguments) == code
+    said = capfd.readouterr().out
+    assert "no speed: the bit check is not green" in said and "A/B" not in said
+    told = place.told
+    assert told["word"] is None and told["exit_code"] == code and told["bits"]["exit_code"] == code
+    assert not {"change", "self_test", "samples"} & set(told)
+
+
+def test_an_m_row_step_that_the_candidate_lacks_is_not_measured(tmp_path: Path) -> None:
+    place = Place(tmp_path, stub())
+    assert place.speed(stub(without=OLD_LACKS), "--mt", "2") == Exit.UNPROVED
+    assert place.told["word"] is None
+
+
+def test_a_library_that_fails_only_while_it_is_timed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit 4, and no document of the speed."""
+    place = Place(tmp_path, stub())
+    capfd.readouterr()
+    late = _Late(plan, "generated_tokens", (999_999,) * 1024)  # outside the vocabulary
+    monkeypatch.setattr(speed_command, "plan", late)
+    assert place.speed(stub(), "--pairs", "6") == Exit.FAILED
+    said = capfd.readouterr()
+    assert "A/B" not in said.out and not list(tmp_path.glob("runs/*/speed.json"))
+    assert (
+        said.err.strip().count("\n") == 0 and "run-ab: baseline: vcuda_dev_model_step" in said.err
+    )
+
+
+class _Late:
+    """A module with one function that returns something else."""
+
+    def __init__(self, module: object, name: str, value: object) -> None:
+        self._module, self._name, self._value = module, name, value
+
+    def __getattr__(self, name: str) -> object:
+        if name == self._name:
+            return lambda *_: self._value
+        return getattr(self._module, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--margin", "0"], "--margin"),
+        (["--margin", "one"], "--margin"),
+        (["--pairs", "0"], "--pairs: 1 to 1000"),
+        (["--pairs", "1001"], "--pairs"),
+        (["--mt", "2-4"], "one M at a time"),
+        (["--mt", "1"], "2 to 256 rows"),
+        (["--synthetic", "gdn", "--synthetic", "attn"], "one model"),
+        (["--prefix", "1,2"], "one prefix"),
+    ],
+)
+def test_options_that_mean_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    line = ["speed", *arguments, "--out", str(tmp_path / "runs"), "--candidate", str(stub())]
+    assert cli.run(line) == Exit.USAGE
+    assert said in capfd.readouterr().err and not (tmp_path / "runs").exists()
+
+
+def test_margins() -> None:
+    assert parse_margin("1%") == 1 and parse_margin(" 0.25 % ") == 0.25 and parse_margin("3") == 3
+    for text in ("", "-1", "101%", "1e3", "nan", "%"):
+        with pytest.raises(UsageError):
+            parse_margin(text)
+
+
+def test_exit_codes() -> None:
+    def code(word: Word, strict: bool = False, fail: bool = False) -> Exit:
+        return exit_code(word, strict=strict, fail_if_slower=fail)
+
+    assert {code(word) for word in Word} == {Exit.SAME}
+    assert code(Word.SLOWER, strict=True) == Exit.SAME
+    assert code(Word.SLOWER, fail=True) == Exit.DIFFERS
+    assert code(Word.INCONCLUSIVE, strict=True) == Exit.UNPROVED
+    assert code(Word.INCONCLUSIVE, fail=True) == Exit.SAME
+    assert code(Word.FASTER, True, True) == code(Word.SAME, True, True) == Exit.SAME

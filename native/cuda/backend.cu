@@ -1,8 +1,10 @@
 // The CUDA backend: the operations of model/backend.h as launches on one stream.
 //
 // A step of m rows is captured in a graph when it first runs; afterwards the operations of a step do nothing and end() launches the
-// graph. What changes from step to step (tokens, position, which state) is in StepParams. VLLM_CUDA_STREAMED=1 launches
-// every operation instead: the same kernels, the same bits.
+// graph. What changes from step to step (tokens, position, which state) is in StepParams. Where the device and the model allow it,
+// the operations are also recorded as the program of one kernel (fused_step.cuh), which runs while the context is short
+// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=0 keeps to the graph of single kernels:
+// the same functions, the same bits.
 #include "model/backend.h"
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include "kernels/embed.cuh"
 #include "kernels/fill.cuh"
 #include "kernels/finish.cuh"
+#include "kernels/fused_step.cuh"
 #include "kernels/gdn.cuh"
 #include "kernels/project_float.cuh"
 #include "kernels/quantize.cuh"
@@ -34,10 +37,13 @@
 namespace vcuda {
 namespace gpu {
 
-static bool environment_flag(const char* name) {
+static bool environment_flag(const char* name, bool otherwise) {
   const char* text = std::getenv(name);
-  return text && *text && std::strcmp(text, "0") != 0;
+  return text && *text ? std::strcmp(text, "0") != 0 : otherwise;
 }
+
+// Beyond this position the single kernels win: their attention keeps more in registers.
+constexpr int kFusedPositions = 4096;
 
 // The attention kernel by queries a warp (few keys, many keys), dimensions a lane, and whether chunks are staged in shared memory.
 struct AttentionVariant {
@@ -67,11 +73,13 @@ class CudaBackend final : public Backend {
       fail(VCUDA_E_DEVICE, "%s (compute capability %d.%d): this library has code for " VCUDA_ARCHITECTURES, p.name, p.major, p.minor);
     }
     check(e, "open");
-    limits_.multiprocessors = p.multiProcessorCount;
-    limits_.ring = p.major == 9;
-    limits_.shared = static_cast<int>(p.sharedMemPerBlockOptin);
-    stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL"));
-    prepare_projections(limits_);
+    limits_ = find_limits(p);
+    stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
+    if (limits_.clusters) {
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_fused_step), cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared), "open");
+      fused_allowed_ = environment_flag("VLLM_CUDA_FUSED", true);
+      counter_ = static_cast<unsigned*>(forever_.alloc(sizeof(unsigned)));
+    }
     shared_most_ = p.sharedMemPerBlockOptin;
     for (const AttentionVariant& v : kAttention)
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
@@ -79,8 +87,8 @@ class CudaBackend final : public Backend {
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);
-    profile_ = environment_flag("VLLM_CUDA_PROFILE");
-    streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED");
+    profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
+    streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED", false);
     for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "open");
   }
 
@@ -192,6 +200,7 @@ class CudaBackend final : public Backend {
     *bad_.get() = 0;
     unended_ = true;
     graph_ = {in.m, in.graph};
+    last_position_ = in.position + in.m - 1;
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
     if (direct) check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice, stream_), "step");
@@ -200,16 +209,22 @@ class CudaBackend final : public Backend {
       if (profile_) stream_.begin_profile();
     }
     if (direct || replay_) return;
+    program_.clear();
+    fusable_ = fused_allowed_ && in.m <= kRowBlock;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
   }
 
   void embed(const Weights& w, const Config& c, const StepInput& in, float* x) override {
-    launch("embed", kernel_embed, dim3(u(in.m)), dim3(256), 0, mapped_.get(), params_, w.embedding, w.embedding_type, c.hidden, x);
+    const EmbedArgs a{mapped_.get(), params_, w.embedding, w.embedding_type, c.hidden, in.m, x};
+    record(PhaseType::kEmbed).embed = a;
+    launch("embed", kernel_embed, dim3(u(in.m)), dim3(256), 0, a);
   }
 
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
-    launch("rms_norm", kernel_rms_norm, dim3(u(ceil_div(n, 256 * kNormRounds)), u(m)), dim3(256), 0, x, w, n, eps, m, y.x, static_cast<uint8_t*>(y.act));
+    const NormArgs a{x, w, y.x, static_cast<uint8_t*>(y.act), n, m, eps};
+    record(PhaseType::kNorm).norm = a;
+    launch("rms_norm", kernel_rms_norm, dim3(u(a.parts()), u(m)), dim3(256), 0, a);
   }
 
   void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, m, y, false); }
@@ -224,6 +239,8 @@ class CudaBackend final : public Backend {
     a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)), a.eps = c.rms_eps;
     const size_t shared = sizeof(float) * static_cast<size_t>(gdn_shared_floats(a.dk, a.dv));
     const dim3 grid(u(a.v_heads));
+    record(large_heads(c) ? PhaseType::kGdnLarge : PhaseType::kGdnSmall).gdn = a;
+    fusable_ = fusable_ && in_registers(c);
     if (large_heads(c)) launch("gdn", kernel_gdn<16, 2>, grid, dim3(512), shared, a, params_);
     else if (small_heads(c)) launch("gdn", kernel_gdn<8, 1>, grid, dim3(512), shared, a, params_);
     else launch("gdn", kernel_gdn<0, 0>, grid, dim3(256), shared, a, params_);
@@ -239,6 +256,8 @@ class CudaBackend final : public Backend {
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
     a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads, a.d = c.head_dim, a.half = c.rotary_dim / 2;
     a.context = in.context, a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    for (PhaseType type : {PhaseType::kPrepare, PhaseType::kAttend, PhaseType::kMerge}) record(type).attention = a;
+    fusable_ = fusable_ && a.d <= 256;
     launch("attention: prepare", kernel_attention_prepare, dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
 
     const AttentionVariant& v = attention_variant(a);
@@ -250,26 +269,27 @@ class CudaBackend final : public Backend {
   }
 
   void swiglu(const float* gate_up, int n, int m, Rows out) override {
-    launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, gate_up, n, m, out.x, static_cast<uint8_t*>(out.act));
+    const SwigluArgs a{gate_up, out.x, static_cast<uint8_t*>(out.act), n, m};
+    record(PhaseType::kSwiglu).swiglu = a;
+    launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, a);
   }
 
   bool end(const Config& c, int m, const float* h, const float* logits, float* h_out, float* logits_out) override {
     const size_t hn = static_cast<size_t>(m) * static_cast<size_t>(c.hidden), ln = static_cast<size_t>(m) * static_cast<size_t>(c.vocab);
-    launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0, h, hn, logits, ln, bad_.get());
+    const CheckArgs finite{h, logits, hn, ln, bad_.get()};
+    record(PhaseType::kCheck).check = finite;
+    launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0, finite);
     if (capturing_) {
-      cudaGraph_t graph = nullptr;
-      capturing_ = false;
-      check(cudaStreamEndCapture(stream_, &graph), "capture");
-      cudaGraphExec_t made = nullptr;
-      const cudaError_t e = cudaGraphInstantiate(&made, graph, 0);
-      cudaGraphDestroy(graph);
-      check(e, "graph");
+      Graphs made;
+      made.single = end_capture();
+      if (fusable_) made.fused = capture_program(m);
       graphs_[graph_] = made;
       replay_ = true;
     }
     if (replay_) {
+      const Graphs& g = graphs_.at(graph_);
       check(cudaEventRecord(events_[0], stream_), "step");
-      check(cudaGraphLaunch(graphs_.at(graph_), stream_), "step");
+      check(cudaGraphLaunch(g.fused && last_position_ < kFusedPositions ? g.fused : g.single, stream_), "step");
     }
     check(cudaEventRecord(events_[1], stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
@@ -295,8 +315,7 @@ class CudaBackend final : public Backend {
     for (int h = 0; h < c.gdn_v_heads; ++h)
       for (int i = 0; i < dk; ++i)
         for (int n = 0; n < dv; ++n, ++out) {
-          const int at = large_heads(c) ? gdn_index<16, 2>(i, n, dv) : small_heads(c) ? gdn_index<8, 1>(i, n, dv) : gdn_index<0, 0>(i, n, dv);
-          *out = v[static_cast<size_t>(h) * dk * dv + static_cast<size_t>(at)];
+          *out = v[static_cast<size_t>(h) * dk * dv + static_cast<size_t>(gdn_index(in_registers(c), i, n, dv))];
         }
   }
 
@@ -327,6 +346,7 @@ class CudaBackend final : public Backend {
   static unsigned u(int n) { return static_cast<unsigned>(n); }
   static bool large_heads(const Config& c) { return c.gdn_k_dim == 128 && c.gdn_v_dim == 128; }
   static bool small_heads(const Config& c) { return c.gdn_k_dim == 64 && c.gdn_v_dim == 64; }
+  static bool in_registers(const Config& c) { return large_heads(c) || small_heads(c); }
   static size_t head_floats(const Config& c, int context) {
     return static_cast<size_t>(ceil_div(context, arith::kChunk)) * arith::kChunk * static_cast<size_t>(c.head_dim);
   }
@@ -352,23 +372,72 @@ class CudaBackend final : public Backend {
 
   void apply(const Linear& l, Rows x, int m, float* y, bool add) {
     if (replay_) return;
-    // Float32 rows ride on the Q4 rows' launch where one is a ring.
+    // Float32 rows ride on the Q4 rows' launch where that is a ring.
     const Part* beside = nullptr;
     if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 && static_cast<const Q4Matrix*>(l.parts[0].data)->ring) beside = &l.parts[1];
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
       if (p.q4) {
+        const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
         FloatRows floats{};
         if (beside) floats = {static_cast<const float*>(beside->data), x.x, y + beside->row0, beside->rows, l.cols};
-        project_q4(*static_cast<const Q4Matrix*>(p.data), limits_, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, floats, stream_);
+        for (int block = 0; block * kRowBlock < m; ++block) {
+          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, floats);
+          record(PhaseType::kProject).project = part;
+          project_q4(matrix, limits_, part, stream_);
+        }
+        fusable_ = fusable_ && matrix.ring;
       } else if (&p != beside) {
+        fusable_ = false;
         launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)), dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to,
                l.rows, add);
       }
     }
   }
 
+  // The next phase of the fused step's program; a place to be ignored where none is recorded.
+  Phase& record(PhaseType type) {
+    if (capturing_) program_.emplace_back();
+    Phase& phase = capturing_ ? program_.back() : ignored_;
+    phase.type = type;
+    return phase;
+  }
+
+  cudaGraphExec_t end_capture() {
+    cudaGraph_t graph = nullptr;
+    capturing_ = false;
+    check(cudaStreamEndCapture(stream_, &graph), "capture");
+    cudaGraphExec_t made = nullptr;
+    const cudaError_t e = cudaGraphInstantiate(&made, graph, 0);
+    cudaGraphDestroy(graph);
+    check(e, "graph");
+    return made;
+  }
+
+  // The graph of one kernel that runs program_; null when it does not fit this device.
+  cudaGraphExec_t capture_program(int m) {
+    int tiles = 0, supersteps = 0;
+    for (const Phase& phase : program_)
+      if (phase.type == PhaseType::kProject) {
+        tiles = std::max(tiles, phase.project.q.tiles);
+        supersteps = std::max(supersteps, phase.project.q.supersteps());
+      }
+    const RingPlan plan(tiles, supersteps, m, limits_.shared);
+    if (!plan.fits(tiles)) return nullptr;
+    const size_t bytes = program_.size() * sizeof(Phase);
+    Phase* program = static_cast<Phase*>(arena_.alloc(bytes));
+    check(cudaMemcpyAsync(program, program_.data(), bytes, cudaMemcpyHostToDevice, stream_), "fused step");
+    check(cudaStreamSynchronize(stream_), "fused step");
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
+    capturing_ = true;
+    check(cudaMemsetAsync(counter_, 0, sizeof(unsigned), stream_), "fused step");
+    stream_.launch("fused step", kernel_fused_step, dim3(u(limits_.clusters * 2)), dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2, program,
+                   static_cast<int>(program_.size()), plan, params_, counter_);
+    return end_capture();
+  }
+
   void quantize(Rows r, int cols, int m) {
+    fusable_ = false;
     launch("quantize", kernel_quantize, dim3(u(ceil_div(cols / arith::kGroup, 8)), u(m)), dim3(256), 0, r.x, cols, m, static_cast<uint8_t*>(r.act));
   }
 
@@ -417,7 +486,10 @@ class CudaBackend final : public Backend {
   }
 
   void drop_graphs() {
-    for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+    for (auto& [key, g] : graphs_) {
+      cudaGraphExecDestroy(g.single);
+      if (g.fused) cudaGraphExecDestroy(g.fused);
+    }
     graphs_.clear();
   }
 
@@ -439,7 +511,15 @@ class CudaBackend final : public Backend {
   size_t partial_floats_ = 0;
   bool unended_ = false;           // a step was begun and its end not reached
   std::pair<int, int> graph_{};    // m and StepInput::graph of the step
-  std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;
+  int last_position_ = 0;
+  struct Graphs {
+    cudaGraphExec_t single = nullptr, fused = nullptr;
+  };
+  std::map<std::pair<int, int>, Graphs> graphs_;
+  bool fused_allowed_ = false, fusable_ = false;
+  std::vector<Phase> program_;
+  Phase ignored_;
+  unsigned* counter_ = nullptr;  // of the fused step's barriers
 };
 
 }  // namespace gpu

@@ -11,7 +11,7 @@ cmake -S native -B build/cuda -DCMAKE_BUILD_TYPE=Release -DVCUDA_BACKEND=cuda "-
 wait "$cpu" || { tail -30 "$out/build-cpu.log"; exit 1; }
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader
 
-bits() { python3 native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so "$@"; }
+bits() { timeout 150 python3 native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so "$@"; }
 for stage in "$@"; do
   echo "== $stage ($SECONDS s)"
   case $stage in
@@ -19,10 +19,12 @@ for stage in "$@"; do
             VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,200 ;;
     quick) bits --sizes tiny --prefixes 0,5,63,65,200 ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --families hybrid --prefixes 0,5 --rows 1,3,8 ;;
     kernels) build/cuda/kernel_bench ;;
-    tune) build/cuda/kernel_bench --table native/cuda/q4_shapes.inc && cp native/cuda/q4_shapes.inc "$out/" && cat native/cuda/q4_shapes.inc &&
-            cmake --build build/cuda -j "$jobs" >>"$out/build-cuda.log" 2>&1 ;;
-    step) build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
-    profile) VLLM_CUDA_PROFILE=1 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
+    modes) VLLM_CUDA_FUSED=0 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
+             for tiles in 0 2 5 7 8 11; do echo "tiles $tiles"; VLLM_CUDA_Q4_TILES=$tiles bits --sizes tiny --families hybrid --prefixes 0,5 || exit 1; done ;;
+    step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
+    single) VLLM_CUDA_FUSED=0 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;
+    long) timeout 120 build/cuda/step_bench --no-check --context 32768 --m 1,8 --repeats 8 ;;
+    profile) VLLM_CUDA_PROFILE=1 timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     sanitize) for tool in memcheck racecheck initcheck synccheck; do
                 compute-sanitizer --tool $tool --error-exitcode 9 python3 native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so \
                   --sizes tiny --families hybrid --prefixes 0,64 --rows 1,2,8 2>&1 | tail -5 || status=1

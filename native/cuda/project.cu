@@ -1,106 +1,86 @@
 #include "cuda/project.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "kernels/project_q4.cuh"
+#include "kernels/project_q4_ring.cuh"
 #include "model/tensor.h"
 
 namespace vcuda::gpu {
 
-using RingKernel = void (*)(const uint8_t*, Q4Shape, RingPlan, const uint8_t*, Output, FloatRows);
-
 struct RingVariant {
-  int warps, tiles;
-  RingKernel kernel;
+  int tiles;
+  void (*kernel)(Projection, RingPlan);
 };
 
-// What is compiled. Every one gives the same bits; q4_shapes.inc says which is fast where.
+// Every cut gives the same bits. fused_step.cuh has the same ones.
 static const RingVariant kRing[] = {
-    {8, 2, kernel_project_ring<8, 2>},   {8, 3, kernel_project_ring<8, 3>},   {8, 4, kernel_project_ring<8, 4>},   {8, 5, kernel_project_ring<8, 5>},
-    {8, 6, kernel_project_ring<8, 6>},   {8, 7, kernel_project_ring<8, 7>},   {8, 8, kernel_project_ring<8, 8>},   {8, 11, kernel_project_ring<8, 11>},
-    {16, 1, kernel_project_ring<16, 1>}, {16, 2, kernel_project_ring<16, 2>}, {16, 3, kernel_project_ring<16, 3>}, {16, 4, kernel_project_ring<16, 4>},
-    {16, 5, kernel_project_ring<16, 5>},
+    {2, kernel_project_ring<2>}, {5, kernel_project_ring<5>}, {7, kernel_project_ring<7>}, {8, kernel_project_ring<8>}, {11, kernel_project_ring<11>},
 };
 
-// The fastest cut of a shape, measured: kernel_bench --table writes this file.
-struct KnownShape {
-  int rows, cols, warps, cluster, tiles;
-};
-static const KnownShape kKnown[] = {
-#include "cuda/q4_shapes.inc"
-};
-
-static RingKernel ring_kernel(int warps, int tiles) {
+static const RingVariant& ring_variant(int tiles) {
   for (const RingVariant& v : kRing)
-    if (v.warps == warps && v.tiles == tiles) return v.kernel;
-  return nullptr;
+    if (v.tiles == tiles) return v;
+  fail(VCUDA_E_INTERNAL, "project: no kernel for %d tiles", tiles);
 }
 
-void prepare_projections(const Limits& limits) {
-  if (!limits.ring) return;
-  for (const RingVariant& v : kRing)
+Limits find_limits(const cudaDeviceProp& p) {
+  Limits limits;
+  limits.multiprocessors = p.multiProcessorCount;
+  limits.shared = static_cast<int>(p.sharedMemPerBlockOptin) - 2048;  // the fused step has some static memory too
+  if (p.major != 9) return limits;
+  for (const RingVariant& v : kRing) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared), "project");
-}
-
-static int most_clusters(const Q4Shape& q, const Limits& limits) {
-  if (q.cluster == 1) return limits.multiprocessors;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(q.cluster), attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(limits.multiprocessors / q.cluster * q.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(ring_threads(q.warps)));
-  config.dynamicSmemBytes = static_cast<size_t>(limits.shared);
-  config.attrs = &attribute, config.numAttrs = 1;
-  int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, ring_kernel(q.warps, q.tiles), &config), "project");
-  return clusters;
-}
-
-Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
-  Q4Matrix simple{{rows, groups, 1, 16, 1}, false, 0, nullptr};
-  if (!limits.ring) return simple;
-  int forced_warps = 0, forced_cluster = 0, forced_tiles = 0;
-  if (const char* text = std::getenv("VLLM_CUDA_Q4_SHAPE")) {
-    if (std::sscanf(text, "%d,%d,%d", &forced_warps, &forced_cluster, &forced_tiles) != 3)
-      fail(VCUDA_E_ARGUMENT, "VLLM_CUDA_Q4_SHAPE is '%s', must be warps,cluster,tiles", text);
-    if (forced_warps == 0) return simple;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)), config.blockDim = dim3(kRingThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute, config.numAttrs = 1;
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, v.kernel, &config), "project");
+    limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
   }
-  for (const KnownShape& k : kKnown)
-    if (!forced_warps && k.rows == rows && k.cols == 32 * groups) forced_warps = k.warps, forced_cluster = k.cluster, forced_tiles = k.tiles;
-  // For other shapes: time is about the passes of the busiest block times the tiles of a pass, and something for each pass.
-  Q4Matrix best = simple;
-  double least = 0;
-  for (const RingVariant& v : kRing)
-    for (int cluster = 1; cluster <= 8; cluster *= 2) {
-      Q4Matrix matrix{{rows, groups, cluster, v.warps, v.tiles}, true, 0, nullptr};
-      const Q4Shape& q = matrix.shape;
-      if (v.warps % q.per_block() != 0 || !ring_fits(q, limits.shared)) continue;
-      if (forced_warps && (v.warps != forced_warps || cluster != forced_cluster || v.tiles != forced_tiles)) continue;
-      matrix.clusters = std::min(most_clusters(q, limits), q.slabs());
-      if (matrix.clusters < 1) continue;
-      const double cost = ceil_div(q.slabs(), matrix.clusters) * (v.tiles * v.warps + 6.0);
-      if (best.ring && cost >= least) continue;
-      best = matrix;
-      least = cost;
-    }
-  return best;
+  return limits;
+}
+
+static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) { return RingPlan(q.tiles, q.supersteps(), m, limits.shared); }
+
+// The simple kernel's cut: a warp a tile.
+static Q4Matrix simple_matrix(int rows, int groups) { return {{rows, groups, 1, 16, 1}, false, 0, nullptr}; }
+
+static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
+  Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
+  const Q4Shape& q = matrix.shape;
+  const int passes = limits.clusters ? ceil_div(q.slabs(), limits.clusters) : 0;
+  // Activations that do not stay in shared memory are brought by a warp that has no time for a third pass.
+  const bool fits = ring_plan(q, kRowBlock, limits).fits(tiles) && (q.supersteps() <= kActSlots || passes <= 2);
+  if (fits) matrix.clusters = std::min(limits.clusters, q.slabs());
+  return matrix;
 }
 
 bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& matrix) {
-  if (n == 0) {
-    matrix = {{rows, groups, 1, 16, 1}, false, 0, nullptr};
-    return true;
-  }
-  constexpr int kClusters[] = {1, 2, 4, 8};
-  const int variant = (n - 1) / 4;
-  if (variant >= static_cast<int>(sizeof kRing / sizeof *kRing)) return false;
-  matrix = {{rows, groups, kClusters[(n - 1) % 4], kRing[variant].warps, kRing[variant].tiles}, true, 0, nullptr};
-  const Q4Shape& q = matrix.shape;
-  if (q.warps % q.per_block() == 0 && ring_fits(q, limits.shared)) matrix.clusters = std::min(most_clusters(q, limits), q.slabs());
+  if (n > static_cast<int>(sizeof kRing / sizeof *kRing)) return false;
+  matrix = n == 0 ? simple_matrix(rows, groups) : ring_matrix(rows, groups, kRing[n - 1].tiles, limits);
   return true;
+}
+
+Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
+  const char* text = std::getenv("VLLM_CUDA_Q4_TILES");
+  // Time is about the passes of the busiest block times the tiles of a pass, and something for each superstep.
+  Q4Matrix best = simple_matrix(rows, groups);
+  double least = 0;
+  for (const RingVariant& v : kRing) {
+    if (text && std::atoi(text) != v.tiles) continue;
+    const Q4Matrix matrix = ring_matrix(rows, groups, v.tiles, limits);
+    if (matrix.clusters == 0) continue;
+    const double cost = ceil_div(matrix.shape.slabs(), matrix.clusters) * (v.tiles + 0.5);
+    if (best.ring && cost >= least) continue;
+    best = matrix;
+    least = cost;
+  }
+  return best;
 }
 
 void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena, const Stream& stream) {
@@ -131,21 +111,22 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
   if (!copies.empty()) check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
-void project_q4(const Q4Matrix& matrix, const Limits& limits, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats, const Stream& stream) {
-  const Q4Shape& q = matrix.shape;
-  for (int row = 0; row < m; row += kRowBlock) {
-    const Output out{y + static_cast<size_t>(row) * ld, ld, q.rows, std::min(m - row, kRowBlock), add};
-    const uint8_t* x = act + act_block_offset(q.groups, row / kRowBlock);
-    if (matrix.ring) {
-      FloatRows beside = floats;
-      if (beside.rows) beside.x += static_cast<size_t>(row) * beside.cols, beside.y += static_cast<size_t>(row) * ld;
-      const RingPlan plan(q, out.m, limits.shared);
-      stream.launch("project", ring_kernel(q.warps, q.tiles), dim3(static_cast<unsigned>(matrix.clusters * q.cluster)),
-                    dim3(static_cast<unsigned>(ring_threads(q.warps))), static_cast<size_t>(plan.bytes), q.cluster, matrix.data, q, plan, x, out, beside);
-    } else {
-      stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(q.rows, 16))), dim3(512), 0, 1, matrix.data, q, x, out);
-    }
+Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats) {
+  const int row = block * kRowBlock;
+  Projection p{matrix.data, matrix.shape, act + act_block_offset(matrix.shape.groups, block),
+               {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add}, floats};
+  if (floats.rows) p.floats.x += static_cast<size_t>(row) * floats.cols, p.floats.y += static_cast<size_t>(row) * ld;
+  return p;
+}
+
+void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p, const Stream& stream) {
+  if (!matrix.ring) {
+    stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights, p.q, p.act, p.out);
+    return;
   }
+  const RingPlan plan = ring_plan(p.q, p.out.m, limits);
+  stream.launch("project", ring_variant(p.q.tiles).kernel, dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2,
+                p, plan);
 }
 
 }  // namespace vcuda::gpu

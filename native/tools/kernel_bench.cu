@@ -1,6 +1,5 @@
-// kernel_bench [M ...] [--case NAME] [--table PATH]: the Q4 projection at the 27B's shapes, every compiled cut of the rows: first the bits against the simple
+// kernel_bench [M ...] [--case NAME]: the Q4 projection at the 27B's shapes, every compiled cut of the rows: first the bits against the simple
 // kernel's, then the time, with bytes and share of the copy rate measured in the same run.
-// --table writes the fastest cut of each shape, the sum over M deciding, in the form of cuda/q4_shapes.inc.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -50,23 +49,19 @@ double copy_rate(Arena& arena, cudaStream_t stream) {  // bytes read plus writte
   return 2.0 * static_cast<double>(bytes) / median_us(stream, 7, [&] { check(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
 }
 
-void run(const std::vector<int>& ms, const char* only, const char* table) {
+void run(const std::vector<int>& ms, const char* only) {
   cudaDeviceProp p;
   check(cudaGetDeviceProperties(&p, 0), "device");
-  Limits limits{p.multiProcessorCount, static_cast<int>(p.sharedMemPerBlockOptin), p.major == 9};
+  const Limits limits = find_limits(p);
   Stream stream;
   stream.create(p.major >= 9);
-  prepare_projections(limits);
   double rate;
   {
     Arena arena;
     rate = copy_rate(arena, stream);
   }
   std::printf("%s, %d multiprocessors, copy %.0f GB/s\n", p.name, p.multiProcessorCount, rate / 1000);
-  std::string lines = "// rows, inputs, warps, blocks of a cluster, tiles of a warp\n";
   for (const Case& c : kCases) {
-    double least = 0;
-    char best[160] = "";
     if (only && std::string(only).find(c.name) == std::string::npos) continue;
     const int groups = c.cols / 32;
     Arena shared;
@@ -89,11 +84,10 @@ void run(const std::vector<int>& ms, const char* only, const char* table) {
       const int copies = planned.ring ? static_cast<int>(std::min<size_t>(16, (size_t{300} << 20) / q.bytes() + 1)) : 1;
       std::vector<Q4Matrix> matrices(static_cast<size_t>(copies), planned);
       for (Q4Matrix& m : matrices) pack_matrix(m, tensors, arena, stream);
-      double total = 0;
       for (int m : ms) {
         stream.launch("quantize", kernel_quantize, dim3(ceil_div(groups, 8), m), dim3(256), 0, 1, x, c.cols, m, act);
         check(cudaMemsetAsync(y[1], 0xff, sizeof(float) * 8 * c.rows, stream), "fill");
-        project_q4(matrices[0], limits, act, m, y[1], c.rows, false, {}, stream);
+        project_q4(matrices[0], limits, projection(matrices[0], 0, act, m, y[1], c.rows, false, {}), stream);
         std::vector<float> out(static_cast<size_t>(m) * c.rows);
         check(cudaStreamSynchronize(stream), "project");
         check(cudaMemcpy(out.data(), y[1], out.size() * 4, cudaMemcpyDeviceToHost), "copy");
@@ -108,44 +102,37 @@ void run(const std::vector<int>& ms, const char* only, const char* table) {
         cudaGraphExec_t exec;
         const int launches = std::max(copies, 16);
         check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-        for (int i = 0; i < launches; ++i) project_q4(matrices[static_cast<size_t>(i % copies)], limits, act, m, y[i % 2], c.rows, false, {}, stream);
+        for (int i = 0; i < launches; ++i) {
+          const Q4Matrix& matrix = matrices[static_cast<size_t>(i % copies)];
+          project_q4(matrix, limits, projection(matrix, 0, act, m, y[i % 2], c.rows, false, {}), stream);
+        }
         check(cudaStreamEndCapture(stream, &graph), "capture");
         check(cudaGraphInstantiate(&exec, graph, 0), "graph");
         const double us = median_us(stream, 7, [&] { check(cudaGraphLaunch(exec, stream), "launch"); }) / launches;
         cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
         const double bytes = c.rows * double(groups) * 18;
-        total += us;
         std::printf("%-13s M %d warps %2d cluster %d tiles %2d clusters %3d passes %3d  %7.2f us  %5.0f GB/s  %5.1f %% of the copy rate\n", c.name, m, q.warps,
                     q.cluster, q.tiles, planned.clusters, ceil_div(q.slabs(), planned.clusters), us, bytes / us / 1000, 100 * bytes / us / rate);
       }
-      if (planned.ring && (least == 0 || total < least)) {
-        least = total;
-        std::snprintf(best, sizeof best, "{%d, %d, %d, %d, %d},\n", c.rows, c.cols, q.warps, q.cluster, q.tiles);
-      }
     }
-    lines += best;
     std::fflush(stdout);
   }
-  if (!table) return;
-  FILE* file = std::fopen(table, "w");
-  if (!file || std::fputs(lines.c_str(), file) < 0 || std::fclose(file)) fail(VCUDA_E_ARGUMENT, "%s: cannot be written", table);
 }
 
 }  // namespace bench
 
 int main(int argc, char** argv) {
   std::vector<int> ms;
-  const char *only = nullptr, *table = nullptr;
+  const char* only = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
     if (a == "--case" && i + 1 < argc) only = argv[++i];
-    else if (a == "--table" && i + 1 < argc) table = argv[++i];
     else if (std::atoi(argv[i]) >= 1 && std::atoi(argv[i]) <= 8) ms.push_back(std::atoi(argv[i]));
-    else return std::fprintf(stderr, "kernel_bench [M ...] [--case NAME] [--table PATH]: what is '%s'?\n", argv[i]), 2;
+    else return std::fprintf(stderr, "kernel_bench [M ...] [--case NAME]: what is '%s'?\n", argv[i]), 2;
   }
   if (ms.empty()) ms = {1, 8};
   try {
-    bench::run(ms, only, table);
+    bench::run(ms, only);
   } catch (const Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

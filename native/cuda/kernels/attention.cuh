@@ -46,17 +46,13 @@ inline int attention_units(int context) {
   return chunks < kMostChunkUnits ? chunks : spans > kMostChunkUnits ? spans : kMostChunkUnits;
 }
 
-// grid: (ceil((Hq + Hkv) / 4), m), 128 threads: a warp a head of a row
-static __global__ void __launch_bounds__(128) kernel_attention_prepare(AttentionArgs a, const StepParams* step) {
-  __shared__ float heads[4][512];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, h = blockIdx.x * 4 + warp, row = blockIdx.y, d = a.d;
-  wait_for_predecessor();
-  if (h >= a.q_heads + a.kv_heads) return;
+// A warp a head of a row; held: D floats of shared memory.
+__device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const StepParams* step, int h, int row, int lane, float* held) {
+  const int d = a.d;
   const bool is_q = h < a.q_heads;
   const int kv = h - a.q_heads, position = step->position + row;
   float* x = a.in + static_cast<size_t>(row) * a.ld + (is_q ? h * 2 * d : a.q_heads * 2 * d + kv * d);
   const float* w = is_q ? a.q_norm : a.k_norm;
-  float* held = heads[warp];
   float sum = 0.0f;
   for (int n = lane; n < d; n += 32) {
     const float v = x[n];
@@ -85,6 +81,14 @@ static __global__ void __launch_bounds__(128) kernel_attention_prepare(Attention
     key[static_cast<size_t>(n) * arith::kChunk] = held[n];
     value[n] = v[n];
   }
+}
+
+// grid: (ceil((Hq + Hkv) / 4), m), 128 threads
+static __global__ void __launch_bounds__(128) kernel_attention_prepare(AttentionArgs a, const StepParams* step) {
+  __shared__ float heads[4][512];
+  wait_for_predecessor();
+  const int warp = threadIdx.x / 32, h = blockIdx.x * 4 + warp;
+  if (h < a.q_heads + a.kv_heads) attention_prepare(a, step, h, blockIdx.y, threadIdx.x % 32, heads[warp]);
 }
 
 // Factors of a merge of (mx, s) with a later (mx', s').
@@ -280,8 +284,9 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
   }
 }
 
-template <int Q, int V, bool Staged>
-__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, float* shared) {
+// 256 threads of a block take their share of the tasks.
+template <int Q, int V, bool Staged, class Sync>
+__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, float* shared, Sync sync) {
   float* queries = shared;
   float* weights = queries + kAttentionWarps * Q * a.d;
   float* keys = weights + kAttentionWarps * Q * arith::kChunk;
@@ -289,12 +294,12 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, int position, con
   const int groups = ceil_div(most, kAttentionWarps * Q), total = a.kv_heads * work.units * groups;
   for (int task = blockIdx.x; task < total; task += gridDim.x) {
     const int group = task % groups, unit = task / groups % work.units, kv = task / groups / work.units, first = group * kAttentionWarps * Q;
-    __syncthreads();  // the task before has read its queries
-    for (int i = threadIdx.x; i < kAttentionWarps * Q * a.d; i += blockDim.x) {
+    sync();  // the task before has read its queries
+    for (int i = threadIdx.x; i < kAttentionWarps * Q * a.d; i += kAttentionWarps * 32) {
       const int query = min(first + i / a.d, most - 1), n = i % a.d;
       queries[i] = a.in[static_cast<size_t>(query / r) * a.ld + (static_cast<size_t>(kv) * r + query % r) * 2 * a.d + n];
     }
-    __syncthreads();
+    sync();
     attend_unit<Q, V, Staged>(a, position, work, kv, unit, first, queries, weights, keys, keys + a.d * arith::kChunk);
   }
 }
@@ -305,14 +310,13 @@ static __global__ void __launch_bounds__(kAttentionWarps * 32) kernel_attention(
   extern __shared__ __align__(16) float attention_shared[];
   wait_for_predecessor();
   const AttentionWork work(step->position + a.m);
-  if (Q != Many && work.per_unit > 1) attend<Many, V, Staged>(a, step->position, work, attention_shared);
-  else attend<Q, V, Staged>(a, step->position, work, attention_shared);
+  if (Q != Many && work.per_unit > 1) attend<Many, V, Staged>(a, step->position, work, attention_shared, [] { __syncthreads(); });
+  else attend<Q, V, Staged>(a, step->position, work, attention_shared, [] { __syncthreads(); });
 }
 
-// grid: (Hq, m), threads: D rounded up to 32. Merges, divides, gates, quantizes.
-static __global__ void __launch_bounds__(512) kernel_attention_merge(AttentionArgs a, const StepParams* step) {
-  wait_for_predecessor();
-  const int n = threadIdx.x, lane = n % 32, head = blockIdx.x, row = blockIdx.y, r = a.per_kv(), kv = head / r, d = a.d;
+// Thread n has dimension n of one head of a row; whole warps. Merges, divides, gates, quantizes.
+__device__ __forceinline__ void attention_merge(const AttentionArgs& a, const StepParams* step, int head, int row, int n) {
+  const int lane = n % 32, r = a.per_kv(), kv = head / r, d = a.d;
   const int visible = step->position + row + 1;
   const AttentionWork work(step->position + a.m);
   const int per_unit_keys = work.per_unit * arith::kChunk, units = (visible + per_unit_keys - 1) / per_unit_keys;
@@ -348,6 +352,12 @@ static __global__ void __launch_bounds__(512) kernel_attention_merge(AttentionAr
     a.out[static_cast<size_t>(row) * a.ld_out() + head * d + n] = v;
   }
   if (d % 32 == 0) quantize_group(v, lane, a.act, a.ld_out() / arith::kGroup, (head * d + n) / arith::kGroup, row, a.m);
+}
+
+// grid: (Hq, m), threads: D rounded up to 32
+static __global__ void __launch_bounds__(512) kernel_attention_merge(AttentionArgs a, const StepParams* step) {
+  wait_for_predecessor();
+  attention_merge(a, step, blockIdx.x, blockIdx.y, threadIdx.x);
 }
 
 }  // namespace vcuda::gpu

@@ -7,27 +7,36 @@
 
 namespace vcuda::gpu {
 
-// grid: m blocks. mapped: host memory; params: device memory, written by block 0.
-static __global__ void __launch_bounds__(256) kernel_embed(const StepParams* mapped, StepParams* params, const void* embedding, int type, int n,
-                                                           float* x) {
-  wait_for_predecessor();
-  __shared__ int token;
-  if (threadIdx.x == 0) token = *const_cast<const volatile int*>(&mapped->tokens[blockIdx.x]);
-  if (blockIdx.x == 0) {
-    const volatile uint32_t* from = reinterpret_cast<const volatile uint32_t*>(mapped);
-    for (int i = threadIdx.x; i < static_cast<int>(sizeof(StepParams) / 4); i += blockDim.x) reinterpret_cast<uint32_t*>(params)[i] = from[i];
+struct EmbedArgs {
+  const StepParams* mapped;  // host memory
+  StepParams* params;        // device memory, written with row 0
+  const void* embedding;
+  int type, n, rows;
+  float* x;
+};
+
+__device__ __forceinline__ void embed_row(const EmbedArgs& a, int row, int t, int threads) {
+  const int token = *const_cast<const volatile int*>(&a.mapped->tokens[row]);
+  if (row == 0) {
+    const volatile uint32_t* from = reinterpret_cast<const volatile uint32_t*>(a.mapped);
+    for (int i = t; i < static_cast<int>(sizeof(StepParams) / 4); i += threads) reinterpret_cast<uint32_t*>(a.params)[i] = from[i];
   }
-  __syncthreads();
-  const size_t first = static_cast<size_t>(token) * n;
-  float* row = x + static_cast<size_t>(blockIdx.x) * n;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    if (type == VCUDA_F32) {
-      row[i] = static_cast<const float*>(embedding)[first + i];
+  const size_t first = static_cast<size_t>(token) * a.n;
+  float* x = a.x + static_cast<size_t>(row) * a.n;
+  for (int i = t; i < a.n; i += threads) {
+    if (a.type == VCUDA_F32) {
+      x[i] = static_cast<const float*>(a.embedding)[first + i];
     } else {
-      const uint16_t h = static_cast<const uint16_t*>(embedding)[first + i];
-      row[i] = type == VCUDA_F16 ? arith::half_to_float(h) : arith::bfloat_to_float(h);
+      const uint16_t h = static_cast<const uint16_t*>(a.embedding)[first + i];
+      x[i] = a.type == VCUDA_F16 ? arith::half_to_float(h) : arith::bfloat_to_float(h);
     }
   }
+}
+
+// grid: m blocks
+static __global__ void __launch_bounds__(256) kernel_embed(EmbedArgs a) {
+  wait_for_predecessor();
+  embed_row(a, blockIdx.x, threadIdx.x, blockDim.x);
 }
 
 }  // namespace vcuda::gpu

@@ -2,7 +2,7 @@
 //
 // S is read once and written once, whatever m is. Eight threads share a column: thread l of them has the rows l, l+8, ... of S,
 // which are the contract's lanes. J = dk / 8 rows and C columns a thread keep S in registers; J = 0 is for other sizes and
-// keeps it in memory. Order of a head in memory: [C][J/4][threads][4] floats, J = 0: [dk][dv].
+// keeps it in memory. Order of a head in memory: [J/4][dv][8][4] floats, J = 0: [dk][dv].
 #pragma once
 
 #include "arith/activations.h"
@@ -25,12 +25,11 @@ struct GdnArgs {
   __host__ __device__ int conv_dim() const { return 2 * key_dim() + value_dim(); }
 };
 
-// Index of S[i, n] inside a head; threads = dv * 8 / columns.
-template <int J, int C>
-__host__ __device__ inline int gdn_index(int i, int n, int dv) {
-  if (J == 0) return i * dv + n;
-  const int threads = dv * 8 / (C ? C : 1), l = i % 8, j = i / 8, per = threads / 8, t = n % per * 8 + l;
-  return ((n / per * (J / 4) + j / 4) * threads + t) * 4 + j % 4;
+// Index of S[i, n] inside a head.
+inline int gdn_index(bool in_registers, int i, int n, int dv) {
+  if (!in_registers) return i * dv + n;
+  const int l = i % 8, j = i / 8;
+  return ((j / 4 * dv + n) * 8 + l) * 4 + j % 4;
 }
 
 __device__ __forceinline__ float gdn_tree(float x) {  // over the 8 threads of a column
@@ -43,15 +42,14 @@ __device__ __forceinline__ float gdn_tree(float x) {  // over the 8 threads of a
 // outputs [8][dv], beta and decay [8].
 __host__ __device__ inline int gdn_shared_floats(int dk, int dv) { return kRowBlock * (2 * 8 * (dk / 8 + 4) + 2 * dv + 2); }
 
-// grid: v_heads blocks of dv * 8 / C threads (J = 0: 256)
-template <int J, int C>
-static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, const StepParams* step) {
+// One value head; threads = dv * 8 / C (J = 0: any number of warps). ready() returns when `in` is there.
+template <int J, int C, class Ready, class Sync>
+__device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step, int head, int t, int threads, float* shared, Ready ready, Sync sync) {
   static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32, "8 threads a column, a warp a head");
-  extern __shared__ float gdn_shared[];
-  const int t = threadIdx.x, threads = blockDim.x, lane = t % 32, warp = t / 32, warps = threads / 32;
-  const int dk = J ? J * 8 : a.dk, dv = a.dv, head = blockIdx.x, repeat = a.v_heads / a.k_heads, k_head = head / repeat;
+  const int lane = t % 32, warp = t / 32, warps = threads / 32;
+  const int dk = J ? J * 8 : a.dk, dv = a.dv, repeat = a.v_heads / a.k_heads, k_head = head / repeat;
   const int jn = J ? J : dk / 8, lane_stride = jn + 4, key_stride = 8 * lane_stride;
-  float* keys = gdn_shared;
+  float* keys = shared;
   float* queries = keys + kRowBlock * key_stride;
   float* values = queries + kRowBlock * key_stride;
   float* outputs = values + kRowBlock * dv;
@@ -72,7 +70,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
     for (int c = 0; c < kC; ++c)
 #pragma unroll
       for (int j = 0; j < kJ / 4; ++j) {
-        const float4 v = reinterpret_cast<const float4*>(s_from)[(c * (kJ / 4) + j) * threads + t];
+        const float4 v = reinterpret_cast<const float4*>(s_from)[(j * dv + c * (threads / 8)) * 8 + t];
         s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
       }
   }
@@ -89,7 +87,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
 #pragma unroll
     for (int j = 0; j < 3; ++j) window[j] = conv_from[static_cast<size_t>(j) * conv_dim + channel_of(t)];
   }
-  wait_for_predecessor();
+  ready();
 
   // Input of channel ch at row: of this batch, or the history's where row is negative.
   auto input = [&](int row, int ch) {
@@ -106,7 +104,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
 
   for (int row0 = 0; row0 < a.m; row0 += kRowBlock) {
     const int rows = min(a.m - row0, kRowBlock);
-    if (row0 > 0) __syncthreads();  // the last block's outputs have been read
+    if (row0 > 0) sync();  // the last block's outputs have been read
     if (t >= threads - 32 && lane < rows) {
       const float* scalars = a.in + static_cast<size_t>(row0 + lane) * a.ld_in + conv_dim + a.value_dim();
       betas[lane] = arith::sigmoid32(scalars[head]);
@@ -136,7 +134,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
         keep(row, i, arith::silu32(sum));
       }
     }
-    __syncthreads();
+    sync();
     for (int task = warp; task < 2 * rows; task += warps) {  // l2 norms: a warp a vector
       const bool is_q = task < rows;
       float* v = (is_q ? queries : keys) + (is_q ? task : task - rows) * key_stride;
@@ -152,7 +150,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
         x = is_q ? unit * a.q_factor : unit;
       }
     }
-    __syncthreads();
+    sync();
 
     if constexpr (J != 0) {
       const int l = t % 8, column = t / 8, per = threads / 8;
@@ -216,7 +214,7 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
         }
       }
     }
-    __syncthreads();
+    sync();
 
     for (int row = warp; row < rows; row += warps) {  // gated norm: a warp a row
       float* o = outputs + row * dv;
@@ -246,8 +244,15 @@ static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, co
     for (int c = 0; c < kC; ++c)
 #pragma unroll
       for (int j = 0; j < kJ / 4; ++j)
-        reinterpret_cast<float4*>(s_to)[(c * (kJ / 4) + j) * threads + t] = {s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
+        reinterpret_cast<float4*>(s_to)[(j * dv + c * (threads / 8)) * 8 + t] = {s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
   }
+}
+
+// grid: v_heads blocks of dv * 8 / C threads (J = 0: 256)
+template <int J, int C>
+static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, const StepParams* step) {
+  extern __shared__ __align__(16) float gdn_shared[];
+  gdn_head<J, C>(a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_for_predecessor(); }, [] { __syncthreads(); });
 }
 
 }  // namespace vcuda::gpu

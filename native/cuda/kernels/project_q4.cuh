@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(512) kernel_project_q4(const uint8_t* w
   const ActOffsets offsets(lane, out.m);
   float sum[4] = {};
   for (int s = 0, group = l; group < q.groups; ++s, group += arith::kQ4Lanes) {
-    const uint8_t* cell = weights + q.cell(slab, rank, warp, s) * q.cell_bytes();
+    const uint8_t* cell = weights + q.cell(slab, rank, s, warp) * q.cell_bytes();
     const uint2 w = *reinterpret_cast<const uint2*>(cell + words);
     const ActFragment x = offsets.load(act + static_cast<size_t>(group) * act_stride(out.m));
     tile_fma(sum, w.x, w.y, *reinterpret_cast<const uint32_t*>(cell + scales), x);

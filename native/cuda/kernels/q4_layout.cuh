@@ -4,7 +4,7 @@
 // mma.sync.m16n8k32. A cell is what one warp does in one superstep (16 groups, one of each of the contract's lanes): `tiles`
 // tiles of consecutive rows at one group. A slab is `tiles * split` tiles of rows over all inputs; a cluster of `cluster` blocks
 // walks it, and block `rank` owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
-// and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][warp][superstep] cells.
+// and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][superstep][warp] cells.
 //
 // Cell: tiles in pairs [lane 32][4 words: tile 0's two, tile 1's two], an odd last tile [lane 32][2 words]; then scales, tiles in
 // fours [row 8][tile 4][row, row+8], the rest [row 8][tile][row, row+8]. Word 0 of thread 4r+t: low nibbles row r, high nibbles
@@ -30,8 +30,8 @@ struct Q4Shape {
   __host__ __device__ int slabs() const { return ((rows + 15) / 16 + slab_tiles() - 1) / slab_tiles(); }
   __host__ __device__ int supersteps() const { return (groups + arith::kQ4Lanes - 1) / arith::kQ4Lanes; }
   __host__ __device__ int cell_bytes() const { return tiles * kTileBytes; }
-  __host__ __device__ size_t cell(int slab, int rank, int warp, int superstep) const {
-    return ((static_cast<size_t>(slab) * cluster + rank) * warps + warp) * supersteps() + superstep;
+  __host__ __device__ size_t cell(int slab, int rank, int superstep, int warp) const {
+    return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
   }
   __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
 };
@@ -83,8 +83,8 @@ static __global__ void __launch_bounds__(256) kernel_pack_q4(Q4Sources all, Q4Sh
   const int words = q.cell_bytes() / 4;
   const size_t cell = index / words;
   if (cell >= q.cell(q.slabs(), 0, 0, 0)) return;
-  const int superstep = static_cast<int>(cell % q.supersteps()), warp = static_cast<int>(cell / q.supersteps() % q.warps);
-  const int block = static_cast<int>(cell / q.supersteps() / q.warps), rank = block % q.cluster, slab = block / q.cluster;
+  const int warp = static_cast<int>(cell % q.warps), superstep = static_cast<int>(cell / q.warps % q.supersteps());
+  const int block = static_cast<int>(cell / q.warps / q.supersteps()), rank = block % q.cluster, slab = block / q.cluster;
   const int lane = rank * q.per_block() + warp % q.per_block(), group = superstep * arith::kQ4Lanes + lane;
   const int tile0 = slab * q.slab_tiles() + warp / q.per_block() * q.tiles;
 

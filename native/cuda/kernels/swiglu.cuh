@@ -6,16 +6,26 @@
 
 namespace vcuda::gpu {
 
-// grid: (ceil(groups / 8), m), 256 threads
-static __global__ void __launch_bounds__(256) kernel_swiglu(const float* gate_up, int n, int m, float* out, uint8_t* act) {
-  wait_for_predecessor();
-  const int groups = n / arith::kGroup, group = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.y;
-  if (group >= groups) return;
+struct SwigluArgs {
+  const float* gate_up;
+  float* out;
+  uint8_t* act;
+  int n, m;
+};
+
+__device__ __forceinline__ void swiglu_group(const SwigluArgs& a, int group, int row, int lane) {
   const int i = group * arith::kGroup + lane;
-  const float* from = gate_up + static_cast<size_t>(row) * 2 * n;
-  const float v = arith::silu32(from[i]) * from[n + i];
-  out[static_cast<size_t>(row) * n + i] = v;
-  quantize_group(v, lane, act, groups, group, row, m);
+  const float* from = a.gate_up + static_cast<size_t>(row) * 2 * a.n;
+  const float v = arith::silu32(from[i]) * from[a.n + i];
+  a.out[static_cast<size_t>(row) * a.n + i] = v;
+  quantize_group(v, lane, a.act, a.n / arith::kGroup, group, row, a.m);
+}
+
+// grid: (ceil(groups / 8), m), 256 threads
+static __global__ void __launch_bounds__(256) kernel_swiglu(SwigluArgs a) {
+  wait_for_predecessor();
+  const int group = blockIdx.x * 8 + threadIdx.x / 32;
+  if (group < a.n / arith::kGroup) swiglu_group(a, group, blockIdx.y, threadIdx.x % 32);
 }
 
 }  // namespace vcuda::gpu

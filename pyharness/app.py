@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyharness
-from pyharness import record
+from pyharness import investigate, record
 from pyharness.config import Settings
 from pyharness.errors import NothingProved
+from pyharness.investigate import Investigator
 from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record
@@ -61,9 +62,10 @@ def run(
     workers: int,
     listener: Listener = Listener(),
     replay_of: str = "",
+    trace: bool = True,
 ) -> Outcome:
     """Everything after the gate. The folder of the run has its verdict only when all of this is
-    done.
+    done. ``trace``: of a red job, look for the first operation that differs.
     """
     started, sources = record.now(), record.sources_digest()
     folder = record.new_run(settings["out"])
@@ -72,12 +74,13 @@ def run(
         verdicts, arms = run_jobs(
             suite, libraries, runner, folder,
             workers=workers, on_job=listener.job, on_arm=listener.arm,
+            look=Investigator(libraries, runner, folder, trace=trace),
         )  # fmt: skip
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
     except BaseException:
-        for arm in libraries:  # the plan stays, so that `show` can say that the run did not finish
-            shutil.rmtree(folder / arm, ignore_errors=True)
+        for name in (*libraries, investigate.FOLDER):  # the plan stays: `show` says so
+            shutil.rmtree(folder / name, ignore_errors=True)
         raise
     verdict = conclude(verdicts)
     made = Record(

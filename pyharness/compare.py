@@ -257,8 +257,8 @@ def _in_tensor(a: Path, b: Path, tensor: Tensor, other: Tensor) -> Difference | 
     index = tuple(int(i) for i in np.unravel_index(first, tensor.shape)) if tensor.shape else ()
     return Difference(
         a.name, tensor.name, index,
-        f"0x{bits[0][::-1].hex()}", f"0x{bits[1][::-1].hex()}",
-        _value(bits[0], tensor.dtype), _value(bits[1], tensor.dtype),
+        pattern_of(bits[0]), pattern_of(bits[1]),
+        number_of(bits[0], tensor.dtype), number_of(bits[1], tensor.dtype),
         different, tensor.elements,
     )  # fmt: skip
 
@@ -285,7 +285,12 @@ def _describe(tensor: Tensor | None) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}" if tensor else "has no such tensor"
 
 
-def _value(raw: bytes, dtype: str) -> str:
+def pattern_of(raw: bytes) -> str:
+    """An element's bits, the most significant first."""
+    return f"0x{raw[::-1].hex()}"
+
+
+def number_of(raw: bytes, dtype: str) -> str:
     """The number that the bits mean, with as many digits as tell it from its neighbours."""
     if dtype == "BF16":
         raw, dtype = b"\0\0" + raw, "F32"

@@ -23,6 +23,7 @@ from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
 RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
 SMALL_MODEL_BYTES = 64 << 20
+Look = Callable[[Job, JobVerdict, Callable[[ArmPlan], Path]], JobVerdict]
 JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
 
 
@@ -121,8 +122,11 @@ def run_jobs(
     workers: int = 1,
     on_job: Callable[[JobVerdict], None] = lambda verdict: None,
     on_arm: Callable[[int, int], None] = lambda done, total: None,
+    look: Look = lambda job, verdict, folder: verdict,
 ) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
-    """Every job's verdict, in the order of the suite, and every run that was made for them."""
+    """Every job's verdict, in the order of the suite, and every run that was made for them.
+    ``look`` explains a red job whose dumps stay.
+    """
     arms = Arms(suite, libraries, runner, root)
     finished: list[None] = []
 
@@ -138,10 +142,12 @@ def run_jobs(
             for ahead in suite.jobs[i : i + 1 + JOBS_AHEAD]:
                 arms.start(ahead, pool, arm_done)
             verdict = judge(job, observe(job, arms))
-            verdicts.append(verdict)
             green = verdict.status is JobStatus.SAME
             keep = _worth_keeping(verdict.status) and kept[green] < (1 if green else RED_JOBS_KEPT)
             kept[green] += keep
+            if keep and verdict.status is JobStatus.DIFFERS:
+                verdict = look(job, verdict, arms.folder)
+            verdicts.append(verdict)
             arms.release(job, keep)
             on_job(verdict)
         return tuple(verdicts), arms.records()

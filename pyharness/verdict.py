@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyharness.errors import Exit
+from pyharness.findings import Divergence, Explanation
 from pyharness.plan import Job
 from pyharness.values import ArmResult, Comparison, FileFact, JobStatus
 
@@ -43,6 +44,9 @@ class JobVerdict:
     comparison: Comparison | None = None  # only where it may be told: both arms repeat themselves
     missing: tuple[str, ...] = ()  # unsupported: entries that a library lacks
     control: str = ""  # what the control changed and what that did
+    # beside the verdict, never instead of it; only of the first few red jobs
+    divergence: Divergence | None = None
+    explanations: tuple[Explanation, ...] = ()  # one for each file that differs
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,13 @@ from pyharness.errors import Exit, HarnessError, InputError, LibraryFailure, Usa
 from pyharness.host import abi, loader, script
 from pyharness.host.abi import StateKind
 from pyharness.host.session import Engine, Rows, Session, build_info
+from pyharness.host.tracer import Tracer
 from pyharness.inputs.layout import LayerKind, Model
 from pyharness.inputs.model import load_model
 from pyharness.inputs.safetensors import TensorSource, array_source
 from pyharness.runner.base import WorkerRequest
-from pyharness.values import ArmPlan, ArmResult, LibraryFacts, Op, from_json, to_json
+from pyharness.traces import TraceRequest
+from pyharness.values import ArmPlan, ArmResult, FileFact, LibraryFacts, Op, from_json, to_json
 
 TRACE_BYTES = 256
 _PR_SET_PDEATHSIG = 1
@@ -81,17 +83,21 @@ def run_arm(request: WorkerRequest) -> ArmResult:
     loaded = loader.load(request.library_fd, request.library_sha256, request.library_size_bytes)
     bound = abi.bind(loaded.library)
     facts = library_facts(loaded, bound)
-    if missing := bound.lacks(script.needed_entries(plan.script)):
+    needed = script.needed_entries(plan.script) + (script.TAPS if request.trace else ())
+    if missing := bound.lacks(needed):
         reason = f"the library lacks {', '.join(missing)}"
         return ArmResult("unsupported", reason, missing, library=facts)
     trace("the reading of the weights")
     model = load_model(plan.model)
     sizes = rows, model.config.hidden, model.config.vocab
     try:
-        with DumpWriter(Path(request.out), *sizes, owner=request.parent_pid) as dump:
-            step_ns = _run_session(bound, model, plan, trace, dump)
-            trace("the writing of the dump")
-            files = dump.commit()
+        if request.trace:
+            step_ns, files = _run_with_taps(bound, model, request, request.trace, trace)
+        else:
+            with DumpWriter(Path(request.out), *sizes, owner=request.parent_pid) as dump:
+                step_ns = _run_session(bound, model, plan, trace, dump)
+                trace("the writing of the dump")
+                files = dump.commit()
     except LibraryFailure as e:
         return ArmResult("failed", str(e), library=facts)
     wall_s = round(time.monotonic() - began, 6)
@@ -102,27 +108,57 @@ def _run_session(
     bound: abi.Bound, model: Model, plan: ArmPlan, trace: Trace, dump: DumpWriter
 ) -> tuple[int, ...]:
     """Runs the script, writes rows and state, closes the library. Returns each call's time."""
+    with _open(bound, model, plan, trace) as session:
+        session.reset()
+        times = _run_script(session, plan, trace, dump)
+        dump.state(state_tensors(session, model, session.info().position))
+    return times
+
+
+def _run_with_taps(
+    bound: abi.Bound, model: Model, request: WorkerRequest, wanted: TraceRequest, trace: Trace
+) -> tuple[tuple[int, ...], tuple[FileFact, ...]]:
+    """The same script, and in place of a dump what its operations left."""
+    with _open(bound, model, request.plan, trace) as session:
+        tracer = Tracer(session, model.config, wanted)
+        tracer.reset()
+        times = _run_script(tracer, request.plan, trace, None)
+        trace("the writing of the trace")
+        files = tracer.write(Path(request.out), request.parent_pid or os.getpid())
+    return times, files
+
+
+@contextlib.contextmanager
+def _open(bound: abi.Bound, model: Model, plan: ArmPlan, trace: Trace) -> Iterator[Session]:
     context = plan.model.context or script.reach(plan.script)
     with Session(bound, model, plan.mmax, plan.threads, context=context, on_call=trace) as session:
         session.load()
-        session.reset()
-        times = []
-        positions = script.cursors(plan.script)
-        for number, (op, position) in enumerate(zip(plan.script, positions, strict=True)):
-            trace.where = f"call {number + 1} of {len(plan.script)} of the script"
-            before = session.native_ns
-            _run_op(session, op, dump)
-            times.append(session.native_ns - before)
-            _check_position(session, position, op)
-        trace.where = "after the script"
-        dump.state(state_tensors(session, model, position))
+        yield session
+
+
+def _run_script(
+    engine: Engine, plan: ArmPlan, trace: Trace, dump: DumpWriter | None
+) -> tuple[int, ...]:
+    """Each call's time."""
+    times = []
+    positions = script.cursors(plan.script)
+    for number, (op, position) in enumerate(zip(plan.script, positions, strict=True)):
+        trace.where = f"call {number + 1} of {len(plan.script)} of the script"
+        before = engine.native_ns
+        _run_op(engine, op, dump)
+        times.append(engine.native_ns - before)
+        _check_position(engine, position, op)
+    trace.where = "after the script"
     return tuple(times)
 
 
-def _run_op(engine: Engine, op: Op, dump: DumpWriter) -> None:
+def _run_op(engine: Engine, op: Op, dump: DumpWriter | None) -> None:
     def record(rows: Rows) -> None:
-        if op.record:
+        if op.record and dump is not None:
             dump.append(rows.h_out, rows.logits)
+
+    if isinstance(engine, Tracer):
+        engine.recording = op.record
 
     if op.kind == "mark":
         engine.mark()

@@ -8,6 +8,7 @@ from pyharness.values import Op
 
 MM_VARIABLE = "VLLM_CUDA_Q35_MM"  # the library reads it at load: largest M of step_m
 STATE_READ = "vcuda_dev_model_state_read"
+TAPS = ("vcuda_dev_model_taps", "vcuda_dev_model_tap_read")
 _ENTRY = {
     "step_m": "vcuda_dev_model_step_m",
     "mark": "vcuda_dev_model_mark",

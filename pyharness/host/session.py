@@ -61,7 +61,10 @@ class Info:
 class Engine(Protocol):
     """What a script needs of an inference engine. ``Session`` is the one over the C ABI."""
 
-    native_ns: int  # time spent inside the engine's own calls so far
+    @property
+    def native_ns(self) -> int:
+        """Time spent inside the engine's own calls so far."""
+        ...
 
     def reset(self) -> None: ...
     def step(self, token: int) -> Rows: ...

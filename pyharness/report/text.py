@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyharness.errors import Exit
+from pyharness.findings import divergence_line, explanation_line
 from pyharness.values import Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict
 
@@ -31,12 +32,19 @@ _WIDTH = max(len(s.value) for s in JobStatus)
 
 
 def job_lines(job: JobVerdict) -> list[str]:
-    """The job's line, and under it one for each file that differs."""
+    """The job's line; under it where the arms part, then each file that differs."""
     lines = [
         f"{job.status.value:<{_WIDTH}}  {job.id}" + (f"  {told}" if (told := _told(job)) else "")
     ]
+    indent = f"{'':<{_WIDTH}}    "
+    if job.divergence:
+        lines.append(indent + divergence_line(job.divergence))
     if job.comparison:
-        lines += [f"{'':<{_WIDTH}}    {difference_line(d)}" for d in job.comparison.differences]
+        explained = {e.file: explanation_line(e) for e in job.explanations}
+        for d in job.comparison.differences:
+            lines.append(indent + difference_line(d))
+            if line := explained.get(d.file):
+                lines.append(f"{indent}  {line}")
     return lines
 
 

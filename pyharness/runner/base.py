@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, Digest
 
 
@@ -29,6 +30,17 @@ class Runner(Protocol):
         ...
 
 
+@runtime_checkable
+class TracingRunner(Runner, Protocol):
+    """A runner that can also say what the operations of an arm left."""
+
+    def trace(
+        self, plan: ArmPlan, library: SealedLibrary, out: Path, request: TraceRequest
+    ) -> ArmResult:
+        """As ``run``, with the files of the request in place of a dump."""
+        ...
+
+
 @dataclass(frozen=True)
 class WorkerRequest:
     """One line of JSON on the worker's stdin. Descriptors are inherited under their numbers."""
@@ -41,3 +53,4 @@ class WorkerRequest:
     trace_fd: int = -1  # a file that always holds the native call in progress; -1: none
     parent_pid: int = 0  # die with this process; 0: do not care
     memory_limit_bytes: int = 0  # RLIMIT_AS; 0: none (a CUDA driver reserves far more than it uses)
+    trace: TraceRequest | None = None  # run with taps on and write a trace, not a dump

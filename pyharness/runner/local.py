@@ -18,6 +18,7 @@ from pyharness.files import sha256_file
 from pyharness.runner.base import SealedLibrary, WorkerRequest
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import Children, Ended, run_process
+from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,17 +49,27 @@ class LocalRunner:
 
     def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
         """``out`` must not exist, or be an empty folder."""
+        return self._run(plan, library, out, None)
+
+    def trace(
+        self, plan: ArmPlan, library: SealedLibrary, out: Path, request: TraceRequest
+    ) -> ArmResult:
+        return self._run(plan, library, out, request)
+
+    def _run(
+        self, plan: ArmPlan, library: SealedLibrary, out: Path, traced: TraceRequest | None
+    ) -> ArmResult:
         out = Path(os.path.abspath(out))
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists already; a dump is never overwritten")
         done = False
         try:
             with tempfile.TemporaryFile(buffering=0) as trace:
-                ended = self._start(plan, library, out, trace.fileno())
+                ended = self._start(plan, library, out, trace.fileno(), traced)
                 call = os.pread(trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
             if self._children.stopped:
                 return ArmResult("failed", "stopped")
-            result = _result(plan, ended, call, out)
+            result = _result(plan, ended, call, out, traced.files if traced else FILES)
             done = result.status == "done"
         finally:
             if not done:  # nothing that a failed arm wrote stays, Ctrl-C included
@@ -66,7 +77,14 @@ class LocalRunner:
                 shutil.rmtree(out, ignore_errors=True)
         return result
 
-    def _start(self, plan: ArmPlan, library: SealedLibrary, out: Path, trace_fd: int) -> Ended:
+    def _start(
+        self,
+        plan: ArmPlan,
+        library: SealedLibrary,
+        out: Path,
+        trace_fd: int,
+        traced: TraceRequest | None,
+    ) -> Ended:
         request = WorkerRequest(
             plan=plan,
             library_fd=library.fd,
@@ -76,6 +94,7 @@ class LocalRunner:
             trace_fd=trace_fd,
             parent_pid=os.getpid(),
             memory_limit_bytes=self.memory_limit_bytes,
+            trace=traced,
         )
         try:
             return run_process(
@@ -90,7 +109,7 @@ class LocalRunner:
             raise HarnessError(f"the worker process cannot be started: {e}") from None
 
 
-def _result(plan: ArmPlan, ended: Ended, call: str, out: Path) -> ArmResult:
+def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str, ...]) -> ArmResult:
     """What the worker said, believed only as far as its end and its files bear it out."""
     if reason := _broken_end(plan, ended, call):
         return _failed(reason, ended)
@@ -111,7 +130,7 @@ def _result(plan: ArmPlan, ended: Ended, call: str, out: Path) -> ArmResult:
         return _failed(exited, ended)
     if result.status == "failed":
         return replace(result, reason=_with_tail(result.reason, ended))
-    if result.status == "done" and (reason := _wrong_files(result.files, out)):
+    if result.status == "done" and (reason := _wrong_files(result.files, out, names)):
         return _failed(reason, ended)
     return result
 
@@ -130,10 +149,10 @@ def _broken_end(plan: ArmPlan, ended: Ended, call: str) -> str:
     return ""
 
 
-def _wrong_files(files: tuple[FileFact, ...], out: Path) -> str:
+def _wrong_files(files: tuple[FileFact, ...], out: Path, names: tuple[str, ...]) -> str:
     """Why the files are not the ones that the worker wrote, "" if they are."""
-    if tuple(fact.name for fact in files) != FILES:
-        return "the worker says done and names no three files"
+    if tuple(fact.name for fact in files) != names:
+        return f"the worker says done and does not name {', '.join(names)}"
     for fact in files:
         try:
             digest, size = sha256_file(out / fact.name)

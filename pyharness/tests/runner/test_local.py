@@ -268,7 +268,7 @@ def test_a_worker_that_cannot_start_is_a_defect(
         ('print(\'{"status": "done"}\\nmore\')', r"result is unreadable \(more than one line"),
         ('print(\'{"status": "done"}\'); raise SystemExit(9)', "exited with code 9"),
         ('print(\'{"status": "failed"}\')', "exited with code 0"),
-        ('print(\'{"status": "done"}\')', "says done and names no three files"),
+        ('print(\'{"status": "done"}\')', "says done and does not name h_out.npy"),
     ],
 )
 def test_a_result_is_believed_only_if_it_is_whole(

@@ -32,7 +32,7 @@ def page(document: Document) -> str:
         section("Without a result", told) if (told := untold(jobs)) else "",
         section("Libraries", _libraries(document)),
         section("Archive", told) if (told := _archive(document)) else "",
-        section("Again", _again(document)),
+        section("Do it again", _again(document)),
     ]
     title = f"run-ab: {verdict_sentence(document)}"
     style = STYLE_FILE.read_text(encoding="utf-8")
@@ -87,8 +87,12 @@ def _head(document: Document) -> str:
         code_, "unproved"
     )
     libraries = document["libraries"]
-    names = {arm: f"{arm} {code(lib['digest'][7:19])}" for arm, lib in libraries.items()}
-    told = [" against ".join(names[a] for a in ("candidate", "baseline") if a in names)]
+    names = [
+        f"{arm} {code(libraries[arm]['digest'][7:19])}"
+        for arm in ("candidate", "baseline")
+        if arm in libraries
+    ]
+    told = [" against ".join(names)]
     if first := _first(document["jobs"]):
         told.insert(0, f"First: {first}")
     facts = [

@@ -1,4 +1,5 @@
-"""Where two dumps differ, as counts on grids small enough for a picture.
+"""Where two dumps differ, on grids small enough for a picture: how many elements, and how far apart
+the farthest are.
 
 The verdict never rests on these: they are made after it, from the dumps of a red job.
 """
@@ -15,20 +16,26 @@ import numpy as np
 from pyharness.compare import FILES, Tensor, len_and_layout
 
 BINS = 64  # the most cells along one axis
-BLOCK_ELEMENTS = 4 << 20
+BLOCK_ELEMENTS = 1 << 20
+# Classes of distance: 0 equal; 1 one unit in the last place, or the sign of zero; 2 to 10; 11 to
+# 100; more; infinite or NaN on one side or both.
+ULP_ENDS = (1, 10, 100)
+FAR, NOT_FINITE = 4, 5
+_INFINITE = 0x7F800000
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Differing elements of one array, counted in cells of ``step`` [rows, columns]."""
+    """The differences of one array in cells of ``step`` [rows, columns]."""
 
     file: str
     tensor: str  # of state.safetensors, else ""
     axes: tuple[str, str]  # what rows and columns are
     shape: tuple[int, int]  # rows and columns of the array
     step: tuple[int, int]
-    unit: int  # elements at one (row, column)
-    different: tuple[tuple[int, ...], ...]  # () where the array is equal
+    elements: int  # of the array; at one (row, column) there may be several
+    different: tuple[tuple[int, ...], ...]  # elements that differ; () where the array is equal
+    distance: tuple[tuple[int, ...], ...]  # class of the farthest ones
 
 
 def difference_grids(baseline: Path, candidate: Path) -> tuple[Grid, ...]:
@@ -50,15 +57,24 @@ def _grid(paths: tuple[Path, Path], pair: tuple[Tensor, Tensor]) -> Grid:
     tensor = pair[0]
     axes, (outer, rows, columns, inner) = _view(tensor)
     step = -(-rows // BINS), -(-columns // BINS)
-    counts = np.zeros((-(-rows // step[0]), -(-columns // step[1])), np.int64)
-    starts = range(0, rows, step[0]), range(0, columns, step[1])
-    for first, unequal in _unequal(paths, pair, (outer * rows, columns * inner)):
-        lines = unequal.reshape(len(unequal), columns, inner).sum(2, dtype=np.int64)
-        binned = np.add.reduceat(lines, starts[1], axis=1)
-        at = (first + np.arange(len(binned))) % rows // step[0]
+    cells = -(-rows // step[0]), -(-columns // step[1])
+    counts, classes = np.zeros(cells, np.int64), np.zeros(cells, np.uint8)
+    starts = np.arange(0, columns, step[1])
+    for first, found in _classes(paths, pair, (outer * rows, columns * inner)):
+        lines = found.reshape(len(found), columns, inner)
+        at = (first + np.arange(len(found))) % rows // step[0]
+        binned = np.add.reduceat((lines > 0).sum(2, dtype=np.int64), starts, axis=1)
         np.add.at(counts, at, binned)
-    told = tuple(tuple(int(n) for n in line) for line in counts) if counts.any() else ()
-    return Grid(paths[0].name, tensor.name, axes, (rows, columns), step, outer * inner, told)
+        np.maximum.at(classes, at, np.maximum.reduceat(lines.max(2), starts, axis=1))
+    differs = bool(counts.any())
+    return Grid(
+        paths[0].name, tensor.name, axes, (rows, columns), step, tensor.elements,
+        _told(counts) if differs else (), _told(classes) if differs else (),
+    )  # fmt: skip
+
+
+def _told(cells: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(n) for n in line) for line in cells)
 
 
 def _view(tensor: Tensor) -> tuple[tuple[str, str], tuple[int, int, int, int]]:
@@ -74,10 +90,10 @@ def _view(tensor: Tensor) -> tuple[tuple[str, str], tuple[int, int, int, int]]:
     return ("part", name), (1, 1, shape[0], rest)
 
 
-def _unequal(
+def _classes(
     paths: tuple[Path, Path], pair: tuple[Tensor, Tensor], lines: tuple[int, int]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(first line, [lines, width] of booleans), a few lines at a time."""
+    """(first line, classes of distance [lines, width]), a few lines at a time."""
     count, width = lines
     a, b = (
         np.memmap(path, f"<u{t.itemsize}", "r", t.start, (count, width))
@@ -85,4 +101,23 @@ def _unequal(
     )
     block = max(1, BLOCK_ELEMENTS // max(1, width))
     for first in range(0, count, block):
-        yield first, a[first : first + block] != b[first : first + block]
+        x, y = a[first : first + block], b[first : first + block]
+        unequal = x != y
+        found = np.where(unequal, FAR, 0).astype(np.uint8)
+        if pair[0].dtype == "F32" and unequal.any():
+            found[unequal] = float_classes(x[unequal], y[unequal])
+        yield first, found
+
+
+def float_classes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Classes of distance of float32 bit patterns that differ."""
+    far = np.abs(_ordered(x) - _ordered(y))
+    classes = 1 + np.searchsorted(ULP_ENDS, far, side="left")
+    magnitudes = np.maximum(x & 0x7FFFFFFF, y & 0x7FFFFFFF)
+    return np.where(magnitudes >= _INFINITE, NOT_FINITE, classes).astype(np.uint8)
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """Whole numbers in the order of the floats; neighbours are 1 apart, both zeros are 0."""
+    magnitude = (bits & 0x7FFFFFFF).astype(np.int64)
+    return np.where(bits >> 31, -magnitude, magnitude)

@@ -54,11 +54,26 @@ def table(
 
 def pairs(facts: Iterable[tuple[str, str]]) -> str:
     """A list of names and values; the values are HTML."""
-    return "<dl>" + "".join(f"<dt>{esc(k)}</dt><dd>{v}</dd>" for k, v in facts if v) + "</dl>"
+    told = (f"<div><dt>{esc(k)}</dt><dd>{v}</dd></div>" for k, v in facts if v)
+    return f"<dl>{''.join(told)}</dl>"
 
 
 def code(text: Any) -> str:
     return f"<code>{esc(text)}</code>"
+
+
+def marked(ours: str, theirs: str) -> tuple[str, str]:
+    """Two bit patterns with the hexadecimal digits that differ set off."""
+    if len(ours) != len(theirs):
+        return code(ours), code(theirs)
+
+    def told(text: str) -> str:
+        digits = (
+            f"<mark>{esc(c)}</mark>" if ours[i] != theirs[i] else esc(c) for i, c in enumerate(text)
+        )
+        return f"<code>{''.join(digits)}</code>".replace("</mark><mark>", "")
+
+    return told(ours), told(theirs)
 
 
 def command(text: str) -> str:

@@ -11,25 +11,18 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH = 360.0
-LEVELS = (0.01, 0.1, 0.5, 0.999999)  # upper ends of the classes q1 to q4; q5: every element
-LEVEL_NAMES = ("equal", "up to 1 %", "up to 10 %", "up to half", "more", "every element")
+# classes q0 to q5: how far apart the farthest elements of a cell are
+CLASS_NAMES = ("equal", "1 ulp", "2 to 10 ulp", "11 to 100 ulp", "more", "infinite or NaN")
 _TEXT = 11.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a heat map: shares of differing elements, stretched over the whole width."""
+    """One line of a heat map: cells by class, stretched over the whole width."""
 
     label: str
-    shares: Sequence[float]  # () where nothing differs
+    cells: Sequence[int]  # () where nothing differs
     marked: bool = False  # a bar beside the label
-
-
-def level(share: float) -> int:
-    """Class of a share: 0 only where nothing differs, however rare a difference is."""
-    if share <= 0:
-        return 0
-    return 1 + sum(share > end for end in LEVELS)
 
 
 def heat_map(
@@ -50,8 +43,8 @@ def heat_map(
         y = 1 + i * height
         box = height - (1 if height >= 6 else 0)
         parts.append(_rect("q0", gutter, y, width, box))
-        for begin, end, shade in _runs(line.shares):
-            size = width / len(line.shares)
+        for begin, end, shade in _runs(line.cells):
+            size = width / len(line.cells)
             boxes = paths.setdefault(shade, [])
             if size >= 6:  # wide cells stand apart, narrow ones run into each other
                 boxes += [_box(gutter + k * size, y, size - 1, box) for k in range(begin, end)]
@@ -69,11 +62,10 @@ def heat_map(
     return _svg(name, title, description, bottom + (18 if ticks else 2), [*parts, *drawn])
 
 
-def _runs(shares: Sequence[float]) -> list[tuple[int, int, int]]:
+def _runs(cells: Sequence[int]) -> list[tuple[int, int, int]]:
     """(begin, end, class) of neighbours in one class, without those that are equal."""
     runs: list[tuple[int, int, int]] = []
-    for k, share in enumerate(shares):
-        shade = level(share)
+    for k, shade in enumerate(cells):
         if shade and runs and runs[-1][1:] == (k, shade):
             runs[-1] = runs[-1][0], k + 1, shade
         elif shade:

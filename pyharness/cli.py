@@ -302,7 +302,12 @@ def _defect(error: Exception, arguments: list[str]) -> int:
 
 
 def _say(message: str, code: Exit) -> Exit:
-    print(f"run-ab: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print(f"run-ab: {line}", file=sys.stderr)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from pyharness.report import github
+
+        github.refused(line, code)
     return code
 
 

@@ -25,7 +25,7 @@ from pyharness.inputs.model import file_fact, input_facts, load_config, model_sp
 from pyharness.inputs.tokens import read_text, read_tokens
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Workload
-from pyharness.report import document, text
+from pyharness.report import document, github, text
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
@@ -74,6 +74,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
             )  # fmt: skip
         terminal.summary(outcome.verdict, *library_lines(outcome.document), f"run {outcome.folder}")
     write(options.json, document.dumps(outcome.document))
+    github.announce(outcome.document, options.json == "-")
     if options.junit:
         write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
     return outcome.verdict.exit_code

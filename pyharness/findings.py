@@ -9,6 +9,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Where a difference goes from its first row on: how many of a layer's operations differ in
+    each row.
+    """
+
+    positions: tuple[int, ...]  # tokens in the state before each row
+    operations: int  # of a layer
+    layers: tuple[tuple[int, ...], ...]  # [rows][layers]
+    outputs: tuple[tuple[bool, bool], ...]  # [rows]: h_out, logits
+
+
+@dataclass(frozen=True)
 class Divergence:
     """The first difference of two arms in the order in which they compute.
 
@@ -32,6 +44,7 @@ class Divergence:
     different: int = 0  # elements of this row of the operation, or of this part of the state
     total: int = 0
     note: str = ""  # what limits this finding, or who stood in for whom
+    spread: Spread | None = None  # None: no traces
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from pyharness.findings import Divergence
 from pyharness.inputs.model import load_config
 from pyharness.plan import Job
 from pyharness.runner.base import Runner, SealedLibrary, TracingRunner
+from pyharness.spread import spread
 from pyharness.traces import CAPTURE, Capture, Site, Trace, TraceRequest, digest, read_trace
 from pyharness.values import Arm, ArmPlan, Comparison
 from pyharness.verdict import JobVerdict
@@ -108,17 +109,18 @@ class Investigator:
             ours, first = self._stand_in(ours, theirs, e)
             note = f"{e}; the {theirs.name}'s library, with equal bits there, stands in"
         same_script = ours.plan.script == theirs.plan.script
-        found = next(differing(first, second, same_script=same_script), None)
-        if found is None:
+        sites = list(differing(first, second, same_script=same_script))
+        if not sites:
             raise NoTrace("with taps on the two arms are equal, so the fault needs taps to be off")
-        site, (a, b) = found
+        site, (a, b) = sites[0]
         arrays = [
             self._capture(side, trace, place, site, work / f"{side.name}.npy")
             for side, trace, place in ((ours, first, a), (theirs, second, b))
         ]
         config = load_config(theirs.plan.model)
         names = (ours.name, theirs.name)
-        return described(names, config, second, site, b, arrays[0], arrays[1], note)
+        found = described(names, config, second, site, b, arrays[0], arrays[1], note)
+        return dataclasses.replace(found, spread=spread(second, sites))
 
     def _stand_in(self, ours: Side, theirs: Side, why: NoTrace) -> tuple[Side, Trace]:
         """The other library on this arm's script, where its bits are known to be this arm's."""

@@ -34,8 +34,8 @@ def _article(job: Job) -> str:
     comparison = job["comparison"] or {"differences": ()}
     told = [f"<p>{esc(job['reason'])}</p>"] if job["reason"] else []
     told.append(divergence(job))
-    columns = [_file(job, d) for d in comparison["differences"]]
-    if columns:
+    columns = [_spread(job), *(_file(job, d) for d in comparison["differences"])]
+    if any(columns):
         told.append(f'<div class="pictures">{"".join(columns)}</div>')
     if folders := [d["folder"] for d in job.get("dumps", {}).values() if d["folder"]]:
         told.append(f'<p class="soft">Dumps: {", ".join(map(code, folders))}</p>')
@@ -159,6 +159,43 @@ def _layers(job: Job, grids: Sequence[Mapping[str, Any]]) -> str:
         [(0.0, "0"), (0.5, ", ".join(axes)), (1.0, "last")],
     )
     return figure(picture, f"{code('state.safetensors')} by layer")
+
+
+def _spread(job: Job) -> str:
+    """Rows by layers, from the traces of the two arms: where the difference begins, where it
+    goes.
+    """
+    divergence = job.get("divergence") or {}
+    found = divergence.get("spread")
+    if not found:
+        return ""
+    layers = len(found["layers"][0])
+    lines = [
+        Line(
+            str(position),
+            [*(_share(n, found["operations"]) for n in row), 0, *(4 * o for o in out)],
+        )
+        for position, row, out in zip(
+            found["positions"], found["layers"], found["outputs"], strict=True
+        )
+    ]
+    width = layers + 3
+    picture = svg.heat_map(
+        f"{anchor(job['id'])}-spread",
+        f"{job['id']}: rows by layers",
+        f"Steps from {found['positions'][0]} on, from top to bottom; layers 0 to {layers - 1} from "
+        "left to right, then h_out and logits. The more of a layer's operations differ, the "
+        "stronger the colour.",
+        lines,
+        [(0.0, "layer 0"), ((layers - 0.5) / width, str(layers - 1)), (1.0, "h_out, logits")],
+    )
+    count = f"{code('steps')} by layers; colour: how many of a layer's {found['operations']} "
+    return f'<div class="difference">{figure(picture, count + "operations differ")}</div>'
+
+
+def _share(count: int, total: int) -> int:
+    """Class of the number of a layer's operations that differ; q5 stays for what is not finite."""
+    return 0 if not count else 1 + (4 * count - 1) // total
 
 
 def _range(first: int, step: int, end: int) -> str:

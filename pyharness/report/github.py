@@ -6,10 +6,12 @@ summary above 1 MiB as a whole: both limits are kept here, and what did not fit 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
-from pyharness.errors import Exit, InputError
+from pyharness.errors import Exit
 from pyharness.report.document import verdict_of
 from pyharness.report.text import MEANING, difference_line, job_lines, size
 from pyharness.values import JobStatus
@@ -20,37 +22,34 @@ SUMMARY_BYTES = 900_000
 LETTERS = {s: s.value[0].upper() for s in JobStatus}
 
 
-def announce(document: Mapping[str, Any], out: IO[str], environment: Mapping[str, str]) -> None:
-    """Nothing outside of GitHub Actions."""
-    if environment.get("GITHUB_ACTIONS") != "true":
+def announce(document: Mapping[str, Any], to_stderr: bool = False) -> None:
+    """Annotations on stdout, or on stderr where stdout carries JSON; the runner reads both.
+    Nothing outside of GitHub Actions.
+    """
+    if os.environ.get("GITHUB_ACTIONS") != "true":
         return
     for line in error_lines(document):
-        print(line, file=out)
-    out.flush()
-    _append(environment.get("GITHUB_STEP_SUMMARY"), summary(document))
-    code = Exit(document["exit_code"])
-    _append(environment.get("GITHUB_OUTPUT"), f"verdict={code.name.lower()}\n")
+        print(line, file=sys.stderr if to_stderr else sys.stdout)
+    _append("GITHUB_STEP_SUMMARY", summary(document))
+    _append("GITHUB_OUTPUT", f"verdict={Exit(document['exit_code']).name.lower()}\n")
 
 
-def refused(message: str, code: Exit, out: IO[str], environment: Mapping[str, str]) -> None:
-    """A command that ended without a verdict: the same line as an annotation, the code's name as
-    the step's output.
+def refused(message: str, code: Exit) -> None:
+    """A command that ended without a verdict: its line as an annotation, its code as the step's
+    output.
     """
-    if environment.get("GITHUB_ACTIONS") != "true":
-        return
-    print(_command("error", f"run-ab {code.name.lower()}", message), file=out)
-    _append(environment.get("GITHUB_OUTPUT"), f"verdict={code.name.lower()}\n")
+    print(_command("error", f"run-ab: {code.name.lower()}", message), file=sys.stderr)
+    _append("GITHUB_OUTPUT", f"verdict={code.name.lower()}\n")
 
 
-def _append(path: str | None, text: str) -> None:
-    """The runner gives a file that steps append to."""
-    if not path:
-        return
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be written: {e.strerror}") from None
+def _append(variable: str, text: str) -> None:
+    """To a file of the runner's. The verdict stands whether or not the runner can be told."""
+    if path := os.environ.get(variable):
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as e:
+            print(f"note: {variable}: {path}: {e.strerror}", file=sys.stderr)
 
 
 # ---- annotations ---------------------------------------------------------------------------------

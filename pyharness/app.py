@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyharness
-from pyharness import investigate, record
+from pyharness import identity, investigate, record
 from pyharness.config import Settings
 from pyharness.errors import NothingProved
 from pyharness.investigate import Investigator
@@ -115,7 +115,9 @@ def _library_records(
     libraries: Mapping[Arm, Library], arms: tuple[ArmRecord, ...]
 ) -> dict[str, LibraryRecord]:
     seen: dict[str, LibraryFacts] = {a.arm: a.result.library for a in arms if a.result.library}
-    return {
+    made: dict[str, LibraryRecord] = {
         arm: LibraryRecord(lib.digest, lib.size_bytes, lib.origin, seen.get(arm))
         for arm, lib in libraries.items()
     }
+    identity.check_loaded(made)
+    return made

@@ -50,6 +50,10 @@ from pyharness.options import (
 @RUNNING
 @JSON
 @click.option("--junit", type=PATH, help="The result as JUnit XML.")
+@click.option("--same-library", is_flag=True, help="Compare a library with itself all the same.")
+@click.option(
+    "--trace/--no-trace", default=True, help="Of a red job, find the first operation that differs."
+)
 @click.option("--debug", is_flag=True, help="A traceback for a defect of the harness.")
 @click.version_option(pyharness.__version__, prog_name="run-ab")
 @click.pass_context
@@ -70,7 +74,7 @@ def cli(context: click.Context, /, **given: Any) -> None:
         return
     from pyharness import commands
 
-    names = ("m1", "mt", "rb", "libs", "prefix", "continuation", "junit")
+    names = ("m1", "mt", "rb", "libs", "prefix", "continuation", "junit", "same_library", "trace")
     made = commands.SuiteOptions(
         _models(given), json=given["json_path"], **{name: given[name] for name in names}
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyharness import app, compare, gate, jobs, plan, record
+from pyharness import app, compare, gate, identity, jobs, plan, record
 from pyharness.config import Settings
 from pyharness.errors import (
     Exit,
@@ -56,6 +56,8 @@ class SuiteOptions:
     continuation: str | None = None
     json: str | None = None
     junit: Path | None = None
+    same_library: bool = False
+    trace: bool = True
 
 
 def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = None) -> int:
@@ -65,12 +67,14 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     made = plan.build(workloads, suite_request(options, settings, workers))
     with ExitStack() as stack:
         libraries = open_pair(stack, settings)
+        made = identity.check_pair(made, libraries, options.same_library)
         inputs = read_inputs(options.models, workloads)
         with Terminal(results_to_stderr=options.json == "-") as terminal:
             tell(made.notes)
             outcome = app.run(
                 made, libraries, inputs, settings, runner or LocalRunner(),
                 workers=workers, listener=app.Listener(terminal.job, terminal.arm),
+                trace=options.trace,
             )  # fmt: skip
         terminal.summary(outcome.verdict, *library_lines(outcome.document), f"run {outcome.folder}")
     write(options.json, document.dumps(outcome.document))
@@ -234,6 +238,7 @@ def show(run: str, settings: Settings, json_path: str | None) -> int:
     """The verdict of a finished run, with its exit code."""
     folder = record.find_run(settings["out"], run)
     verdict, whole = record.read_verdict(folder)
+    identity.check_loaded(record.read_record(folder).libraries)
     if json_path == "-":
         write(json_path, document.dumps(whole))
         return verdict.exit_code
@@ -282,10 +287,13 @@ def replay(
 
 
 def library_lines(whole: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{arm}: {lib['digest']}, {text.size(lib['size_bytes'])}, {lib['origin']}"
-        for arm, lib in whole["libraries"].items()
-    ]
+    """Digest, size, origin, and under which name the operating system had it mapped."""
+    lines = []
+    for arm, lib in whole["libraries"].items():
+        mapped = f"; mapped {lib['mapped']}" if lib.get("mapped") else ""
+        size = text.size(lib["size_bytes"])
+        lines.append(f"{arm}: {lib['digest']}, {size}, {lib['origin']}{mapped}")
+    return lines
 
 
 def tell(notes: tuple[str, ...]) -> None:

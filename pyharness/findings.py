@@ -141,7 +141,7 @@ def _step(d: Divergence) -> str:
     return f"step {d.position}{rows}"
 
 
-_CLASSES = (
+CLASSES = (
     ("sign_of_zero", "sign of zero"),
     ("ulp_1", "1 ulp"),
     ("ulp_2", "2 ulp"),
@@ -157,7 +157,7 @@ def explanation_line(e: Explanation) -> str:
     """Counts by class, the rows or tensors concerned, and the greedy tokens that flip."""
     if e.note:
         return e.note
-    counts = [f"{n} x {told}" for key, told in _CLASSES if (n := getattr(e.distances, key))]
+    counts = [f"{n} x {told}" for key, told in CLASSES if (n := getattr(e.distances, key))]
     parts = [", ".join(counts), _groups(e)]
     if e.flips:
         first = e.flips[0]

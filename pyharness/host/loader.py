@@ -70,17 +70,34 @@ def verify(fd: int, expected: Digest, size_bytes: int) -> None:
 
 
 def mapped_file(fd: int) -> str:
-    """The name under which the operating system has this descriptor's file mapped."""
-    inode = os.fstat(fd).st_ino
+    """The name under which the operating system has this descriptor's file mapped. LibraryFailure
+    when the code in memory is not the file's.
+    """
+    info = os.fstat(fd)
     try:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         return _from_dllist(fd)
+    name = ""
     for line in maps.splitlines():
-        # address perms offset device inode path; the path may hold spaces
-        if (m := re.match(r"\S+ \S+ \S+ \S+ (\d+)\s+(\S.*)", line)) and int(m[1]) == inode:
-            return m[2]
-    return _from_dllist(fd)
+        # start-end perms offset major:minor inode path; the path may hold spaces
+        m = re.match(r"(\w+)-(\w+) (\S+) (\w+) (\w+):(\w+) (\d+)\s+(\S.*)", line)
+        device = os.makedev(int(m[5], 16), int(m[6], 16)) if m else None
+        if m and (device, int(m[7])) == (info.st_dev, info.st_ino):
+            name = m[8]
+            if "x" in m[3] and "r" in m[3]:  # never relocated: exactly the file's bytes
+                _check_code(fd, int(m[1], 16), int(m[2], 16), int(m[4], 16))
+    return name or _from_dllist(fd)
+
+
+def _check_code(fd: int, start: int, end: int, offset: int) -> None:
+    for at in range(0, end - start, _CHUNK):
+        file = os.pread(fd, min(_CHUNK, end - start - at), offset + at)
+        if ctypes.string_at(start + at, len(file)) != file:
+            raise LibraryFailure(
+                "the code in memory is not that of the library's file; if it has text relocations, "
+                "build it with -fPIC"
+            )
 
 
 def _from_dllist(fd: int) -> str:

@@ -53,8 +53,8 @@ def broken(*faults: str) -> FakeLibrary:
     return FakeLibrary("new", frozenset(faults))
 
 
-def lacking(*kinds: str) -> FakeLibrary:
-    return FakeLibrary("old", lacks=frozenset(kinds))
+def lacking(*kinds: str, name: str = "old") -> FakeLibrary:
+    return FakeLibrary(name, lacks=frozenset(kinds))
 
 
 @dataclass

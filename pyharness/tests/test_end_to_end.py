@@ -59,11 +59,43 @@ def test_rows_and_rollbacks_of_the_built_library(
     place: Place, capsys: pytest.CaptureFixture[str], family: str, prefix: str
 ) -> None:
     """M = 2 and an empty prefix too: the control still differs there."""
-    line = ["--m1", "--mt", "2,8", "--rb", "2", "--synthetic", family, "--prefix", prefix]
+    line = ["--mt", "2,8", "--rb", "2", "--synthetic", family, "--prefix", prefix]
     code = place.suite(*line)
-    told = capsys.readouterr().out
-    assert code == Exit.SAME, told
-    assert told.count("\nsame ") + told.startswith("same ") == 1 + 2 + 6
+    told = capsys.readouterr()
+    assert code == Exit.SAME, told.out
+    assert told.out.count("\nsame ") + told.out.startswith("same ") == 2 + 6
+    assert "note: baseline and candidate are one library, sha256:" in told.err
+
+
+@pytest.mark.parametrize("jobs", [["--m1"], ["--libs"], ["--mt", "2", "--m1"], []])
+def test_a_library_is_not_compared_with_itself_unless_asked_for(
+    place: Place, capsys: pytest.CaptureFixture[str], jobs: list[str]
+) -> None:
+    line = [*jobs, "--synthetic", "gdn", "--prefix", "0"]
+    capsys.readouterr()
+    assert place.suite(*line) == Exit.USAGE and not place.runs
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "--same-library" in told and "one library, sha256:" in told
+    if jobs == ["--m1"]:
+        assert place.suite(*line, "--same-library") == Exit.SAME
+
+
+def test_what_the_system_mapped_is_shown_and_held_against_the_record(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.suite("--mt", "2", "--synthetic", "gdn", "--prefix", "0") == Exit.SAME
+    (run,) = place.runs
+    digest = record.read_record(run).libraries["candidate"].digest
+    mapped = f"mapped /memfd:vllm_cuda-{digest.short}"
+    assert capsys.readouterr().out.count(mapped) == 2
+    assert place.run("show", str(run)) == Exit.SAME
+    assert capsys.readouterr().out.count(mapped) == 2
+    path = run / "record.json"
+    path.write_text(
+        path.read_text().replace(f"memfd:vllm_cuda-{digest.short}", "memfd:vllm_cuda-" + "0" * 12)
+    )
+    assert place.run("show", str(run)) == Exit.REFUSED
+    assert f"expected {digest}, its workers loaded" in capsys.readouterr().err
 
 
 def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,8 +158,8 @@ def test_a_baseline_that_the_log_does_not_know_is_refused(place: Place, tmp_path
     stranger.write_bytes(BUILT.read_bytes() + b"\0")
     known = ["--m1", "--synthetic", "gdn", "--prefix", "0", "--baseline"]
     assert place.suite(*known, str(stranger)) == Exit.REFUSED and not place.runs
-    assert place.suite(*known, str(place.candidate)) == Exit.SAME
-    assert place.suite(*known, "first") == Exit.SAME
+    assert place.suite(*known, str(place.candidate), "--same-library") == Exit.SAME
+    assert place.suite(*known, "first", "--same-library") == Exit.SAME
     assert place.suite(*known, "nobody") == Exit.USAGE
 
 

@@ -82,6 +82,21 @@ def test_the_descriptors_file_is_what_is_mapped() -> None:
         assert "memfd:stub" in in_a_process(library, "print(first().mapped)")
 
 
+def test_code_that_was_changed_in_memory_is_not_the_files() -> None:
+    change = """
+    import ctypes
+    loaded = first()
+    at = ctypes.cast(loaded.library.vcuda_abi_version, ctypes.c_void_p).value
+    page = at & ~4095
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), 8192, 7) == 0
+    ctypes.memset(at, 0xC3, 1)
+    print(loader.mapped_file(%d))
+"""
+    with sealed(stub()) as library:
+        said = in_a_process(library, change % library.fd)
+    assert said.startswith("LibraryFailure the code in memory is not that of the library's file")
+
+
 def test_a_library_that_was_loaded_works() -> None:
     with sealed(stub()) as library:
         assert in_a_process(library, "print(first().library.vcuda_abi_version())") == "1"

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyharness.report import svg
-from pyharness.report.explained import classes_of, divergence, first_elements, per_group
+from pyharness.report.explained import (
+    classes_of,
+    divergence,
+    first_elements,
+    per_group,
+    where,
+)
 from pyharness.report.markup import anchor, code, esc, figure, letter, marked, more, pairs, table
 from pyharness.report.svg import Line
 from pyharness.values import JobStatus
@@ -24,13 +30,14 @@ def differing(jobs: Sequence[Job]) -> str:
     ranked = sorted(red, key=lambda job: "grids" not in job)
     full = [job for job in red if job in ranked[:SHOWN]]
     rest = [job for job in red if job not in full]
-    told = "".join(_article(job) for job in full)
+    told = "".join(_article(job, i == 0) for i, job in enumerate(full))
     if any("grids" in job for job in full):
         told = f"{_legend()}{told}"
     return told + (_short(rest) if rest else "")
 
 
-def _article(job: Job) -> str:
+def _article(job: Job, is_open: bool) -> str:
+    """Folded away but for the first; a link to the place inside unfolds it."""
     comparison = job["comparison"] or {"differences": ()}
     told = [f"<p>{esc(job['reason'])}</p>"] if job["reason"] else []
     told.append(divergence(job))
@@ -39,9 +46,11 @@ def _article(job: Job) -> str:
         told.append(f'<div class="pictures">{"".join(columns)}</div>')
     if folders := [d["folder"] for d in job.get("dumps", {}).values() if d["folder"]]:
         told.append(f'<p class="soft">Dumps: {", ".join(map(code, folders))}</p>')
+    first = f'<span class="soft">{esc(where(job))}</span>'
     return (
-        f'<article class="card" id="{anchor(job["id"])}"><h3>{letter(job["status"])} '
-        f"{esc(job['id'])}</h3>{''.join(told)}</article>"
+        f'<details class="card red"{" open" if is_open else ""}><summary>{letter(job["status"])} '
+        f'<strong>{esc(job["id"])}</strong> {first}</summary><article id="{anchor(job["id"])}">'
+        f"{''.join(told)}</article></details>"
     )
 
 
@@ -189,8 +198,10 @@ def _spread(job: Job) -> str:
         lines,
         [(0.0, "layer 0"), ((layers - 0.5) / width, str(layers - 1)), (1.0, "h_out, logits")],
     )
-    count = f"{code('steps')} by layers; colour: how many of a layer's {found['operations']} "
-    return f'<div class="difference">{figure(picture, count + "operations differ")}</div>'
+    caption = (
+        f"steps by layers; colour: how many of a layer's {found['operations']} operations differ"
+    )
+    return f'<div class="difference">{figure(picture, esc(caption))}</div>'
 
 
 def _share(count: int, total: int) -> int:

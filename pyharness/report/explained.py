@@ -17,21 +17,30 @@ _CLASSES = {
     "ulp_2": ("2 ulp", 2),
     "ulp_3_to_10": ("3-10 ulp", 2),
     "ulp_11_to_100": ("11-100 ulp", 3),
-    "ulp_more": ("more", 4),
+    "ulp_more": ("over 100 ulp", 4),
     "infinite": ("infinite", 5),
     "nan": ("NaN", 5),
 }
 
 
-def divergence(job: Mapping[str, Any]) -> str:
-    """Step, row, layer and operation of the first difference in the order of the computation."""
+def where(job: Mapping[str, Any]) -> str:
+    """Step, row, layer and operation of the first difference in the order of the computation; "" if
+    the document does not say.
+    """
     d = job.get("divergence")
     if not d:
         return ""
-    where = [_step(d)]
+    told = [_step(d)]
     if d["layer"] >= 0:
-        where.append(f"layer {d['layer']} ({d['layer_kind']})")
-    where += [d["operation"] or "operation not known", *([d["part"]] if d["part"] else [])]
+        told.append(f"layer {d['layer']} ({d['layer_kind']})")
+    told += [d["operation"] or "operation not known", *([d["part"]] if d["part"] else [])]
+    return ", ".join(told)
+
+
+def divergence(job: Mapping[str, Any]) -> str:
+    d = job.get("divergence")
+    if not d:
+        return ""
     ours, theirs = marked(*d["bits"])
     element = f" element {list(d['index'])}" if d["index"] else ""
     names = [esc(arm) for arm in d["arms"]]
@@ -39,7 +48,7 @@ def divergence(job: Mapping[str, Any]) -> str:
     count = f"; {d['different']} of {d['total']} elements differ" if d["total"] else ""
     note = f' <span class="soft">({esc(d["note"])})</span>' if d["note"] else ""
     return (
-        f'<p class="divergence"><strong>First difference: {esc(", ".join(where))}.</strong>'
+        f'<p class="divergence"><strong>First difference: {esc(where(job))}.</strong>'
         f"<br>{esc(element.strip())} {bits}{esc(count)}{note}</p>"
     )
 
@@ -59,7 +68,7 @@ def classes_of(explained: Explanation) -> str:
     if explained["note"]:
         return f'<p class="soft">{esc(explained["note"])}</p>'
     told = [
-        f'<li><span class="swatch q{shade}"></span>{count} {esc(name)}</li>'
+        f'<li><span class="swatch q{shade}"></span>{count} &times; {esc(name)}</li>'
         for key, (name, shade) in _CLASSES.items()
         if (count := explained["distances"][key])
     ]

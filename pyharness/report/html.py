@@ -14,6 +14,7 @@ from typing import Any
 from pyharness.errors import Exit
 from pyharness.report import svg
 from pyharness.report.differences import differing, place, untold
+from pyharness.report.explained import where
 from pyharness.report.markup import code, command, esc, figure, more, pairs, section, table
 from pyharness.report.matrix import legend, matrix
 from pyharness.report.text import size
@@ -94,7 +95,7 @@ def _head(document: Document) -> str:
     ]
     told = [" against ".join(names)]
     if first := _first(document["jobs"]):
-        told.insert(0, f"First: {first}")
+        told.insert(0, f"First difference: {first}")
     facts = [
         ("jobs", esc(document["summary"])),
         ("compared", size(sum(_compared(job) for job in document["jobs"]))),
@@ -114,13 +115,15 @@ def _head(document: Document) -> str:
 
 
 def _first(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """The first differing element of the first red job."""
+    """Where the first red job differs first: as computed, or else as the files lie."""
     for job in jobs:
+        if job["status"] == JobStatus.DIFFERS and (told := where(job)):
+            return f"{esc(told)}, in {esc(job['id'])}"
         if job["status"] == JobStatus.DIFFERS and job["comparison"]:
             for d in job["comparison"]["differences"]:
                 name = f"{code(d['file'])} {code(d['tensor'])}" if d["tensor"] else code(d["file"])
-                where = esc(d["note"]) if d["note"] else esc(place(d))
-                return f"{name}, {where}, in {esc(job['id'])}"
+                spot = esc(d["note"]) if d["note"] else esc(place(d))
+                return f"{name}, {spot}, in {esc(job['id'])}"
     return ""
 
 

@@ -12,7 +12,7 @@ from html import escape
 
 WIDTH = 360.0
 # classes q0 to q5: how far apart the farthest elements of a cell are
-CLASS_NAMES = ("equal", "1 ulp", "2 to 10 ulp", "11 to 100 ulp", "more", "infinite or NaN")
+CLASS_NAMES = ("equal", "1 ulp", "2 to 10 ulp", "11 to 100 ulp", "over 100 ulp", "infinite or NaN")
 _TEXT = 11.0
 
 

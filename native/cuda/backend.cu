@@ -45,15 +45,13 @@ static bool environment_flag(const char* name, bool otherwise) {
 // Beyond this position the single kernels win: their attention keeps more in registers.
 constexpr int kFusedPositions = 4096;
 
-// The attention kernel by queries a warp (few keys, many keys), dimensions a lane, and whether chunks are staged in shared memory.
+// The attention kernel by queries of a block (few keys, many keys) and the most dimensions.
 struct AttentionVariant {
-  int q, many, v;
-  bool staged;
+  int q, many, d;
   void (*kernel)(AttentionArgs, const StepParams*);
 };
 static const AttentionVariant kAttention[] = {
-    {1, 1, 8, true, kernel_attention<1, 1, 8, true>},   {2, 6, 8, true, kernel_attention<2, 6, 8, true>}, {1, 1, 2, false, kernel_attention<1, 1, 2, false>},
-    {1, 1, 8, false, kernel_attention<1, 1, 8, false>}, {1, 1, 16, false, kernel_attention<1, 1, 16, false>},
+    {8, 8, 256, kernel_attention<8, 8, 1>}, {16, 24, 256, kernel_attention<16, 24, 1>}, {8, 8, 512, kernel_attention<8, 8, 2>},
 };
 
 class CudaBackend final : public Backend {
@@ -87,7 +85,9 @@ class CudaBackend final : public Backend {
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);
-    profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
+    const char* profile = std::getenv("VLLM_CUDA_PROFILE");
+    if (profile && std::strcmp(profile, "phases") == 0) phase_times_ = static_cast<long long*>(forever_.alloc((kMostPhases + 1) * sizeof(long long)));
+    else profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
     streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED", false);
     for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "open");
   }
@@ -261,9 +261,9 @@ class CudaBackend final : public Backend {
     launch("attention: prepare", kernel_attention_prepare, dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
 
     const AttentionVariant& v = attention_variant(a);
-    const int groups = ceil_div(a.m * a.per_kv(), kAttentionWarps * v.q);
-    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * (v.staged ? 1 : 4))));
-    launch("attention", v.kernel, grid, dim3(kAttentionWarps * 32), attention_shared_bytes(v.many, a.d, v.staged), a, params_);
+    const int groups = ceil_div(a.m * a.per_kv(), v.q);
+    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 2)));
+    launch("attention", v.kernel, grid, dim3(kAttentionThreads), sizeof(float) * static_cast<size_t>(attention_shared_floats(v.many, a.d)), a, params_);
     launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)), dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
     if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
   }
@@ -294,6 +294,7 @@ class CudaBackend final : public Backend {
     check(cudaEventRecord(events_[1], stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
     unended_ = false;
+    if (phase_times_ && replay_ && graphs_.at(graph_).fused) profile_text_ = phase_report();
     if (profile_) profile_text_ = stream_.end_profile();
     if (*static_cast<volatile int*>(bad_.get())) return false;
     check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
@@ -354,15 +355,8 @@ class CudaBackend final : public Backend {
   void select() { check(cudaSetDevice(device_), "device"); }
   void select_quietly() { cudaSetDevice(device_); }
 
-  // The first variant that has the dimensions and fits; more than one query a warp only where there are enough.
-  const AttentionVariant& attention_variant(const AttentionArgs& a) const {
-    for (const AttentionVariant& v : kAttention) {
-      const bool enough = v.q == 1 || a.m * a.per_kv() > kAttentionWarps;
-      const bool only = v.q > 1 || !v.staged || a.m * a.per_kv() <= kAttentionWarps;
-      const bool tight = v.v == 2 || a.d > 64;
-      if (32 * v.v >= a.d && tight && enough && only && attention_shared_bytes(v.many, a.d, v.staged) <= shared_most_) return v;
-    }
-    fail(VCUDA_E_INTERNAL, "attention: no kernel for %d dimensions", a.d);
+  static const AttentionVariant& attention_variant(const AttentionArgs& a) {
+    return a.d > 256 ? kAttention[2] : a.m * a.per_kv() > 8 ? kAttention[1] : kAttention[0];
   }
 
   template <class... Parameters, class... Arguments>
@@ -414,6 +408,33 @@ class CudaBackend final : public Backend {
     return made;
   }
 
+  // Times of the fused step's phases by type, from the clock of the first block's multiprocessor.
+  std::string phase_report() {
+    std::vector<long long> times(kMostPhases + 1);
+    check(cudaMemcpy(times.data(), phase_times_, times.size() * sizeof(long long), cudaMemcpyDeviceToHost), "profile");
+    const std::vector<std::string>& names = phase_names_[graph_];
+    const double scale = step_seconds() * 1e6 / static_cast<double>(times[names.size()] - times[0]);
+    std::map<std::string, std::pair<int, double>> total;
+    for (size_t i = 0; i < names.size(); ++i) {
+      auto& [count, us] = total[names[i]];
+      ++count, us += static_cast<double>(times[i + 1] - times[i]) * scale;
+    }
+    std::string text;
+    for (const auto& [name, t] : total) {
+      char line[160];
+      std::snprintf(line, sizeof line, "%-32s %4d phases %9.1f us, %7.2f us each\n", name.c_str(), t.first, t.second, t.second / t.first);
+      text += line;
+    }
+    return text;
+  }
+
+  static std::string phase_name(const Phase& phase) {
+    static const char* const kNames[] = {"embed", "norm", "project", "gdn", "gdn", "attention: prepare", "attention", "attention: merge", "swiglu", "check"};
+    std::string name = kNames[static_cast<int>(phase.type)];
+    if (phase.type == PhaseType::kProject) name += " " + std::to_string(phase.project.q.rows) + " x " + std::to_string(32 * phase.project.q.groups);
+    return name;
+  }
+
   // The graph of one kernel that runs program_; null when it does not fit this device.
   cudaGraphExec_t capture_program(int m) {
     int tiles = 0, supersteps = 0;
@@ -423,7 +444,10 @@ class CudaBackend final : public Backend {
         supersteps = std::max(supersteps, phase.project.q.supersteps());
       }
     const RingPlan plan(tiles, supersteps, m, limits_.shared);
-    if (!plan.fits(tiles)) return nullptr;
+    if (!plan.fits(tiles) || program_.size() > kMostPhases) return nullptr;
+    std::vector<std::string>& names = phase_names_[graph_];
+    names.clear();
+    for (const Phase& phase : program_) names.push_back(phase_name(phase));
     const size_t bytes = program_.size() * sizeof(Phase);
     Phase* program = static_cast<Phase*>(arena_.alloc(bytes));
     check(cudaMemcpyAsync(program, program_.data(), bytes, cudaMemcpyHostToDevice, stream_), "fused step");
@@ -432,7 +456,7 @@ class CudaBackend final : public Backend {
     capturing_ = true;
     check(cudaMemsetAsync(counter_, 0, sizeof(unsigned), stream_), "fused step");
     stream_.launch("fused step", kernel_fused_step, dim3(u(limits_.clusters * 2)), dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2, program,
-                   static_cast<int>(program_.size()), plan, params_, counter_);
+                   static_cast<int>(program_.size()), plan, params_, counter_, phase_times_);
     return end_capture();
   }
 
@@ -497,7 +521,7 @@ class CudaBackend final : public Backend {
   Limits limits_;
   size_t shared_most_ = 0;
   cudaEvent_t events_[2] = {};  // around the last step
-  bool profile_ = false;        // VLLM_CUDA_PROFILE: measure each operation
+  bool profile_ = false;        // VLLM_CUDA_PROFILE=1: measure each operation
   std::string profile_text_;
   bool streamed_ = false, replay_ = false, capturing_ = false;
   Stream stream_;
@@ -520,6 +544,9 @@ class CudaBackend final : public Backend {
   std::vector<Phase> program_;
   Phase ignored_;
   unsigned* counter_ = nullptr;  // of the fused step's barriers
+  static constexpr size_t kMostPhases = 8192;
+  long long* phase_times_ = nullptr;  // VLLM_CUDA_PROFILE=phases
+  std::map<std::pair<int, int>, std::vector<std::string>> phase_names_;
 };
 
 }  // namespace gpu

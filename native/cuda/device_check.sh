@@ -22,6 +22,7 @@ for stage in "$@"; do
     modes) VLLM_CUDA_FUSED=0 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
              for tiles in 0 2 5 7 8 11; do echo "tiles $tiles"; VLLM_CUDA_Q4_TILES=$tiles bits --sizes tiny --families hybrid --prefixes 0,5 || exit 1; done ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
+    phases) VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     single) VLLM_CUDA_FUSED=0 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;
     long) timeout 120 build/cuda/step_bench --no-check --context 32768 --m 1,8 --repeats 8 ;;
     profile) VLLM_CUDA_PROFILE=1 timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;

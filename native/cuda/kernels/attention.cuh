@@ -101,217 +101,174 @@ struct Merge {
   }
 };
 
-// 16 bytes into shared memory without a register; finished by copies_wait.
-__device__ __forceinline__ void copy_async(float* to, const float* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N>
-__device__ __forceinline__ void copies_wait() {  // all but the newest N groups
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
+constexpr int kAttentionThreads = 256;
 
-constexpr int kAttentionWarps = 8;
+// Shared memory of a block in floats: queries [Q][4][D/4], scores [64][Q + 4], and of each query maximum, sum and two factors.
+__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * d + arith::kChunk * (q + 4) + 4 * q; }
 
-// Shared memory of a block: queries [warps * Q][D], weights [warps * Q][64]; staged: keys [D][64] and values [64][D] of a chunk.
-inline size_t attention_shared_bytes(int q, int d, bool staged) {
-  return sizeof(float) * static_cast<size_t>(kAttentionWarps * q * (d + arith::kChunk) + (staged ? 2 * d * arith::kChunk : 0));
-}
-
-// One unit for the queries [first, first + Q * warps) of a key head: warp w has Q of them, lane has the keys lane and lane + 32, then
-// the dimensions lane*V ... Staged: while a chunk's values are summed, the next chunk's keys are on their way, and so on.
-template <int Q, int V, bool Staged>
-__device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position, const AttentionWork& work, int kv, int unit, int first,
-                                            const float* queries, float* weights, float* staged_keys, float* staged_values) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = a.d, r = a.per_kv(), most = a.m * r;
-  const int query0 = first + warp * Q, n0 = lane * V;
-  const bool active = query0 < most;
-  const float* q = queries + static_cast<size_t>(warp) * Q * d;
-  float* e = weights + warp * Q * arith::kChunk;
-  int visible[Q];
-#pragma unroll
-  for (int i = 0; i < Q; ++i) visible[i] = position + min(query0 + i, most - 1) / r + 1;
-  float total[Q][V], total_mx[Q], total_s[Q];
-  const int begin = unit * work.per_unit, end = min(begin + work.per_unit, work.chunks);
-  const float* head_keys = a.keys + kv * a.head_floats;
-  const float* head_values = a.values + kv * a.head_floats;
-  auto stage = [&](float* to, const float* from, int c) {
-    if (c < end)
-      for (int i = threadIdx.x * 4; i < d * arith::kChunk; i += kAttentionWarps * 128) copy_async(to + i, from + static_cast<size_t>(c) * d * arith::kChunk + i);
-    copies_commit();
+// One unit for the queries [first, first + Q) of a key head; thread t of 256. Keys and values are read once. Scores: a thread has one
+// key and one of the contract's lanes over D. Values: a thread has the dimensions t, t + 256, ... V of them.
+template <int Q, int V, class Sync>
+__device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position, const AttentionWork& work, int kv, int unit, int first, int t, float* shared,
+                                            Sync sync) {
+  static_assert(arith::kScoreLanes == 4 && arith::kExpLanes == 32, "four threads a key, a warp a query");
+  constexpr int kPitch = Q + 4;
+  const int lane = t % 32, warp = t / 32, d = a.d, quarter = d / 4, r = a.per_kv(), most = a.m * r;
+  float* queries = shared;
+  float* scores = queries + Q * d;
+  float* maxima = scores + arith::kChunk * kPitch;
+  float *sums = maxima + Q, *before = sums + Q, *after = before + Q;
+  auto count_of = [&](int q, int c) {  // keys of the chunk that the query sees; 0 or less: none
+    return min(position + min(first + q, most - 1) / r + 1 - c * arith::kChunk, arith::kChunk);
   };
-  if constexpr (Staged) {
-    stage(staged_keys, head_keys, begin);
-    stage(staged_values, head_values, begin);
+  for (int i = t; i < Q * d; i += kAttentionThreads) {
+    const int query = min(first + i / d, most - 1), n = i % d;
+    queries[i / d * d + n % 4 * quarter + n / 4] = a.in[static_cast<size_t>(query / r) * a.ld + (static_cast<size_t>(kv) * r + query % r) * 2 * d + n];
   }
+  sync();
+
+  float total[V][Q];
+  const int begin = unit * work.per_unit, end = min(begin + work.per_unit, work.chunks);
   for (int c = begin; c < end; ++c) {
-    const float* keys = Staged ? staged_keys : head_keys + static_cast<size_t>(c) * d * arith::kChunk;
-    const float* values = (Staged ? staged_values : head_values + static_cast<size_t>(c) * arith::kChunk * d) + n0;
-    if constexpr (Staged) {
-      copies_wait<1>();
-      __syncthreads();  // keys are here
-    }
-    float mx[Q], s[Q];
-    int count[Q];
-    bool whole = true;
+    {
+      const int l = t % 4, key = t / 4;
+      const float* keys = a.keys + kv * a.head_floats + (static_cast<size_t>(c) * d + l) * arith::kChunk + key;
+      const float* q = queries + l * quarter;
+      float sum[Q];
 #pragma unroll
-    for (int i = 0; i < Q; ++i) {
-      count[i] = min(visible[i] - c * arith::kChunk, arith::kChunk);  // 0 or less: this row does not reach the chunk
-      whole = whole && count[i] == arith::kChunk;
-    }
-    if (active) {
-      float score[Q][2];
-      float lanes[Q][2][arith::kScoreLanes];
+      for (int i = 0; i < Q; ++i) sum[i] = 0.0f;
+      auto add = [&](int j0, auto batch) {
+        constexpr int kBatch = decltype(batch)::value;
+        float k[kBatch];
 #pragma unroll
-      for (int i = 0; i < Q; ++i)
+        for (int j = 0; j < kBatch; ++j) k[j] = keys[static_cast<size_t>(j0 + j) * 4 * arith::kChunk];
 #pragma unroll
-        for (int l = 0; l < arith::kScoreLanes; ++l) lanes[i][0][l] = lanes[i][1][l] = 0.0f;
-#pragma unroll 4
-      for (int n = 0; n < d; n += 4) {
-        float k[4][2];
+        for (int i = 0; i < Q; ++i)
 #pragma unroll
-        for (int l = 0; l < 4; ++l) {
-          k[l][0] = keys[(n + l) * arith::kChunk + lane];
-          k[l][1] = keys[(n + l) * arith::kChunk + lane + 32];
-        }
-#pragma unroll
-        for (int i = 0; i < Q; ++i) {
-          const float4 x = *reinterpret_cast<const float4*>(q + i * d + n);
-#pragma unroll
-          for (int t = 0; t < 2; ++t) {
-            lanes[i][t][0] = arith::fma32(x.x, k[0][t], lanes[i][t][0]);
-            lanes[i][t][1] = arith::fma32(x.y, k[1][t], lanes[i][t][1]);
-            lanes[i][t][2] = arith::fma32(x.z, k[2][t], lanes[i][t][2]);
-            lanes[i][t][3] = arith::fma32(x.w, k[3][t], lanes[i][t][3]);
+          for (int j = 0; j < kBatch; j += 4) {
+            const float4 x = *reinterpret_cast<const float4*>(q + i * d + j0 + j);
+            sum[i] = arith::fma32(x.x, k[j], sum[i]);
+            sum[i] = arith::fma32(x.y, k[j + 1], sum[i]);
+            sum[i] = arith::fma32(x.z, k[j + 2], sum[i]);
+            sum[i] = arith::fma32(x.w, k[j + 3], sum[i]);
           }
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < Q; ++i)
-#pragma unroll
-        for (int t = 0; t < 2; ++t) score[i][t] = ((lanes[i][t][0] + lanes[i][t][1]) + (lanes[i][t][2] + lanes[i][t][3])) * a.scale;
-#pragma unroll
-      for (int i = 0; i < Q; ++i) {
-        const bool first_in = lane < count[i], second_in = lane + 32 < count[i];
-        float best = second_in && score[i][1] > score[i][0] ? score[i][1] : score[i][0];
-        if (!first_in) best = __uint_as_float(0xff800000u);
-#pragma unroll
-        for (int n = 1; n < 32; n *= 2) {
-          const float other = __shfl_xor_sync(kFull, best, n);
-          best = other > best ? other : best;
-        }
-        mx[i] = best;
-        const float e0 = first_in ? arith::exp32(score[i][0] - best) : 0.0f, e1 = second_in ? arith::exp32(score[i][1] - best) : 0.0f;
-        e[i * arith::kChunk + lane] = e0;
-        e[i * arith::kChunk + lane + 32] = e1;
-        float fold = 0.0f + e0;
-        if (second_in) fold += e1;
-        s[i] = warp_tree(fold);
-      }
-      __syncwarp();
-    }
-    if constexpr (Staged) {
-      __syncthreads();  // every warp has read the keys
-      stage(staged_keys, head_keys, c + 1);
-      copies_wait<1>();
-      __syncthreads();  // values are here
-    }
-    if (active) {
-      float o[Q][V];
-#pragma unroll
-      for (int i = 0; i < Q; ++i)
-#pragma unroll
-        for (int n = 0; n < V; ++n) o[i][n] = 0.0f;
-      auto add_key = [&](int t, auto all) {
-        float v[V];
-        if constexpr (V % 4 == 0) {
-#pragma unroll
-          for (int n = 0; n < V; n += 4) *reinterpret_cast<float4*>(v + n) = *reinterpret_cast<const float4*>(values + static_cast<size_t>(t) * d + n);
-        } else {
-#pragma unroll
-          for (int n = 0; n < V; ++n) v[n] = values[static_cast<size_t>(t) * d + n];
-        }
-#pragma unroll
-        for (int i = 0; i < Q; ++i) {
-          const float f = e[i * arith::kChunk + t];
-          if (decltype(all)::value || t < count[i]) {
-#pragma unroll
-            for (int n = 0; n < V; ++n) o[i][n] = arith::fma32(f, v[n], o[i][n]);
-          }
-        }
       };
-      if (n0 < d) {
-        if (whole) {
-#pragma unroll 4
-          for (int t = 0; t < arith::kChunk; ++t) add_key(t, std::true_type{});
-        } else {
-          const int last = count[Q - 1];  // later queries see more
-#pragma unroll 2
-          for (int t = 0; t < last; ++t) add_key(t, std::false_type{});
-        }
-      }
-      __syncwarp();
+      int j = 0;
+      for (; j + 32 <= quarter; j += 32) add(j, std::integral_constant<int, 32>{});
+      for (; j < quarter; j += 4) add(j, std::integral_constant<int, 4>{});
 #pragma unroll
       for (int i = 0; i < Q; ++i) {
+        sum[i] += __shfl_xor_sync(kFull, sum[i], 1);
+        sum[i] += __shfl_xor_sync(kFull, sum[i], 2);
+        if (l == i % 4) scores[key * kPitch + i] = sum[i] * a.scale;
+      }
+    }
+    sync();
+    for (int i = warp; i < Q; i += kAttentionThreads / 32) {
+      const int count = count_of(i, c);
+      const bool first_in = lane < count, second_in = lane + 32 < count;
+      const float s0 = scores[lane * kPitch + i], s1 = scores[(lane + 32) * kPitch + i];
+      float best = second_in && s1 > s0 ? s1 : s0;
+      if (!first_in) best = __uint_as_float(0xff800000u);
+#pragma unroll
+      for (int n = 1; n < 32; n *= 2) {
+        const float other = __shfl_xor_sync(kFull, best, n);
+        best = other > best ? other : best;
+      }
+      const float e0 = first_in ? arith::exp32(s0 - best) : 0.0f, e1 = second_in ? arith::exp32(s1 - best) : 0.0f;
+      scores[lane * kPitch + i] = e0;
+      scores[(lane + 32) * kPitch + i] = e1;
+      float fold = 0.0f + e0;
+      if (second_in) fold += e1;
+      const float sum = warp_tree(fold);
+      if (lane == 0) {
         if (c == begin) {
-          total_mx[i] = mx[i], total_s[i] = s[i];
-#pragma unroll
-          for (int n = 0; n < V; ++n) total[i][n] = o[i][n];
-        } else if (count[i] > 0) {
-          const Merge f(total_mx[i], mx[i]);
-          total_mx[i] = f.mx;
-          total_s[i] = arith::fma32(s[i], f.after, total_s[i] * f.before);
-#pragma unroll
-          for (int n = 0; n < V; ++n) total[i][n] = arith::fma32(o[i][n], f.after, total[i][n] * f.before);
+          maxima[i] = best, sums[i] = sum;
+        } else if (count > 0) {
+          const Merge f(maxima[i], best);
+          maxima[i] = f.mx;
+          sums[i] = arith::fma32(sum, f.after, sums[i] * f.before);
+          before[i] = f.before, after[i] = f.after;
         }
       }
     }
-    if constexpr (Staged) {
-      __syncthreads();  // every warp has read the values
-      stage(staged_values, head_values, c + 1);
+    sync();
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int n = t + v * kAttentionThreads;
+      if (n >= d) break;
+      const float* values = a.values + kv * a.head_floats + static_cast<size_t>(c) * arith::kChunk * d + n;
+      float o[Q];
+#pragma unroll
+      for (int i = 0; i < Q; ++i) o[i] = 0.0f;
+      if (count_of(0, c) == arith::kChunk) {  // later queries see no fewer
+        constexpr int kBatch = 16;
+        for (int k0 = 0; k0 < arith::kChunk; k0 += kBatch) {
+          float x[kBatch];
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k) x[k] = values[static_cast<size_t>(k0 + k) * d];
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k)
+#pragma unroll
+            for (int i = 0; i < Q; i += 4) {
+              const float4 e = *reinterpret_cast<const float4*>(scores + (k0 + k) * kPitch + i);
+              o[i] = arith::fma32(e.x, x[k], o[i]);
+              o[i + 1] = arith::fma32(e.y, x[k], o[i + 1]);
+              o[i + 2] = arith::fma32(e.z, x[k], o[i + 2]);
+              o[i + 3] = arith::fma32(e.w, x[k], o[i + 3]);
+            }
+        }
+      } else {
+        int count[Q];
+#pragma unroll
+        for (int i = 0; i < Q; ++i) count[i] = count_of(i, c);
+#pragma unroll 8
+        for (int k = 0; k < count[Q - 1]; ++k) {
+          const float x = values[static_cast<size_t>(k) * d];
+#pragma unroll
+          for (int i = 0; i < Q; ++i)
+            if (k < count[i]) o[i] = arith::fma32(scores[k * kPitch + i], x, o[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < Q; ++i) {
+        if (c == begin) total[v][i] = o[i];
+        else if (count_of(i, c) > 0) total[v][i] = arith::fma32(o[i], after[i], total[v][i] * before[i]);
+      }
     }
+    sync();  // the next chunk's scores may be written
   }
-  if constexpr (Staged) copies_wait<0>();
-  if (!active) return;
 #pragma unroll
   for (int i = 0; i < Q; ++i) {
-    if (query0 + i >= most || visible[i] <= begin * arith::kChunk) continue;
-    float* to = a.partial + ((static_cast<size_t>(kv) * most + query0 + i) * a.units + unit) * (d + 2);
-    if (n0 < d)
+    if (first + i >= most || count_of(i, begin) <= 0) continue;
+    float* to = a.partial + ((static_cast<size_t>(kv) * most + first + i) * a.units + unit) * (d + 2);
 #pragma unroll
-      for (int n = 0; n < V; ++n) to[n0 + n] = total[i][n];
-    if (lane == 0) to[d] = total_mx[i], to[d + 1] = total_s[i];
+    for (int v = 0; v < V; ++v)
+      if (t + v * kAttentionThreads < d) to[t + v * kAttentionThreads] = total[v][i];
+    if (t == 0) to[d] = maxima[i], to[d + 1] = sums[i];
   }
 }
 
 // 256 threads of a block take their share of the tasks.
-template <int Q, int V, bool Staged, class Sync>
-__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, float* shared, Sync sync) {
-  float* queries = shared;
-  float* weights = queries + kAttentionWarps * Q * a.d;
-  float* keys = weights + kAttentionWarps * Q * arith::kChunk;
-  const int most = a.m * a.per_kv(), r = a.per_kv();
-  const int groups = ceil_div(most, kAttentionWarps * Q), total = a.kv_heads * work.units * groups;
+template <int Q, int V, class Sync>
+__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, int t, float* shared, Sync sync) {
+  const int groups = ceil_div(a.m * a.per_kv(), Q), total = a.kv_heads * work.units * groups;
   for (int task = blockIdx.x; task < total; task += gridDim.x) {
-    const int group = task % groups, unit = task / groups % work.units, kv = task / groups / work.units, first = group * kAttentionWarps * Q;
-    sync();  // the task before has read its queries
-    for (int i = threadIdx.x; i < kAttentionWarps * Q * a.d; i += kAttentionWarps * 32) {
-      const int query = min(first + i / a.d, most - 1), n = i % a.d;
-      queries[i] = a.in[static_cast<size_t>(query / r) * a.ld + (static_cast<size_t>(kv) * r + query % r) * 2 * a.d + n];
-    }
+    attend_unit<Q, V>(a, position, work, task / groups / work.units, task / groups % work.units, task % groups * Q, t, shared, sync);
     sync();
-    attend_unit<Q, V, Staged>(a, position, work, kv, unit, first, queries, weights, keys, keys + a.d * arith::kChunk);
   }
 }
 
-// grid: any number of blocks. Few keys: Q queries a warp; many: Many, where the arithmetic is the limit and not the number of blocks.
-template <int Q, int Many, int V, bool Staged>
-static __global__ void __launch_bounds__(kAttentionWarps * 32) kernel_attention(AttentionArgs a, const StepParams* step) {
+// grid: any number of blocks. Few keys: Q queries a block at a time; many: Many, where the arithmetic is the limit and not the number
+// of blocks.
+template <int Q, int Many, int V>
+static __global__ void __launch_bounds__(kAttentionThreads, 1) kernel_attention(AttentionArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float attention_shared[];
   wait_for_predecessor();
   const AttentionWork work(step->position + a.m);
-  if (Q != Many && work.per_unit > 1) attend<Many, V, Staged>(a, step->position, work, attention_shared, [] { __syncthreads(); });
-  else attend<Q, V, Staged>(a, step->position, work, attention_shared, [] { __syncthreads(); });
+  auto sync = [] { __syncthreads(); };
+  if (Q != Many && work.per_unit > 1) attend<Many, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
+  else attend<Q, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
 }
 
 // Thread n has dimension n of one head of a row; whole warps. Merges, divides, gates, quantizes.

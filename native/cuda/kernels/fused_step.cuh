@@ -51,9 +51,10 @@ __device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned target,
 }
 #endif
 
-// grid: clusters of 2 blocks of kRingThreads, all of them resident. counter: 0 at the start.
+// grid: clusters of 2 blocks of kRingThreads, all of them resident. counter: 0 at the start. times: NULL, or the clock before each phase and
+// after the last.
 static __global__ void __launch_bounds__(kRingThreads, 1)
-    kernel_fused_step(const Phase* program, int count, RingPlan plan, const StepParams* step, unsigned* counter) {
+    kernel_fused_step(const Phase* program, int count, RingPlan plan, const StepParams* step, unsigned* counter, long long* times) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(16) uint32_t copies[2][(sizeof(Phase) + 3) / 4];
@@ -88,6 +89,7 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
   for (int i = 0; i < count; ++i) {
     const Phase& phase = *reinterpret_cast<const Phase*>(copies[i % 2]);
     fetch(i + 1);
+    if (times && blockIdx.x == 0 && worker == 0) times[i] = clock64();
     switch (phase.type) {
       case PhaseType::kEmbed:
         if (static_cast<int>(blockIdx.x) < phase.embed.rows) embed_row(phase.embed, blockIdx.x, worker, kRingWorkers);
@@ -141,10 +143,8 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
         if (consumer_warp) {
           const AttentionArgs& a = phase.attention;
           const AttentionWork work(step->position + a.m);
-          const bool two = a.m * a.per_kv() > kAttentionWarps;
-          if (a.d <= 64) attend<1, 2, false>(a, step->position, work, scratch, sync);
-          else if (two) attend<2, 8, false>(a, step->position, work, scratch, sync);
-          else attend<1, 8, false>(a, step->position, work, scratch, sync);
+          if (a.m * a.per_kv() > 8) attend<16, 1>(a, step->position, work, worker, scratch, sync);
+          else attend<8, 1>(a, step->position, work, worker, scratch, sync);
         }
         break;
       case PhaseType::kMerge:
@@ -165,6 +165,7 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
         break;
     }
     if (i + 1 < count) grid_barrier(counter, gridDim.x * static_cast<unsigned>(i + 1), worker);
+    else if (times && blockIdx.x == 0 && worker == 0) times[count] = clock64();
   }
 #endif
 }

@@ -5,6 +5,8 @@
 // keeps it in memory. Order of a head in memory: [J/4][dv][8][4] floats, J = 0: [dk][dv].
 #pragma once
 
+#include <type_traits>
+
 #include "arith/activations.h"
 #include "kernels/act.cuh"
 
@@ -115,14 +117,22 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
         const float* from = a.in + static_cast<size_t>(row0) * a.ld_in + channel_of(t);
 #pragma unroll
         for (int row = 0; row < kRowBlock; ++row) window[3 + row] = row < rows ? from[static_cast<size_t>(row) * a.ld_in] : 0.0f;
+        auto convolve = [&](auto first, auto count) {  // rows [first, first + count), interleaved
 #pragma unroll
-        for (int row = 0; row < kRowBlock; ++row) {
-          if (row >= rows) break;
-          float sum = 0.0f;
+          for (int i = 0; i < decltype(count)::value; ++i) {
+            constexpr int row0_of = decltype(first)::value;
+            const int row = row0_of + i;
+            float sum = 0.0f;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[j], window[row + j], sum);
-          keep(row, t, arith::silu32(sum));
-        }
+            for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[j], window[row + j], sum);
+            const float y = arith::silu32(sum);
+            if (row < rows) keep(row, t, y);
+          }
+        };
+        using std::integral_constant;
+        convolve(integral_constant<int, 0>{}, integral_constant<int, 1>{});
+        if (rows > 1) convolve(integral_constant<int, 1>{}, integral_constant<int, 3>{});
+        if (rows > 4) convolve(integral_constant<int, 4>{}, integral_constant<int, 4>{});
 #pragma unroll
         for (int j = 0; j < 3; ++j) window[j] = window[kRowBlock + j];  // whole blocks only: the last block's are not used
       }

@@ -246,6 +246,17 @@ def pack(folder: Path, out: Path) -> int:
     return archive_commands.pack(folder, out)
 
 
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+@LIBRARIES
+@SETTINGS
+def doctor(as_json: bool, **given: Any) -> int:
+    """What is installed, what can run here and why not; exits 0 when a run can work."""
+    from pyharness import doctor as module
+
+    return module.doctor(_settings(given), as_json=as_json)
+
+
 @cli.group("config")
 def config_group() -> None:
     """Settings: defaults < [tool.vllm-ab] of pyproject.toml < VLLM_AB_* < options."""

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 import pyharness
+from pyharness.endings import catch_signals, guard_output, ignore_signals, said_of_signal
 from pyharness.errors import Exit, HarnessError
 from pyharness.options import (
     EXIT_CODES,
@@ -296,20 +297,19 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as e:
         e.show()
         return Exit.USAGE
-    except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", Exit.INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as e:  # click makes the one from the other
+        return _say(*said_of_signal(e.__cause__ or e))
     except HarnessError as e:
         if e.exit_code is not Exit.DEFECT:
             return _say(str(e), e.exit_code)
         return _defect(e, arguments)
-    except BrokenPipeError:  # the reader of stdout went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return Exit.USAGE
+    except SystemExit as e:  # click's way with a broken pipe; stdout's own never gets here
+        return _defect(e.__context__ or e, arguments)
     except Exception as e:
         return _defect(e, arguments)
 
 
-def _defect(error: Exception, arguments: list[str]) -> int:
+def _defect(error: BaseException, arguments: list[str]) -> int:
     if "--debug" in arguments:
         traceback.print_exception(error)
     hint = "" if "--debug" in arguments else "; --debug shows where"
@@ -328,4 +328,10 @@ def _say(message: str, code: Exit) -> Exit:
 
 def main() -> NoReturn:
     """Of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    catch_signals()
+    lost = guard_output()
+    code = run(sys.argv[1:])
+    ignore_signals()
+    if reason := lost():
+        code = _say(f"{reason}; the command itself went on to its end", Exit.USAGE)
+    sys.exit(code)

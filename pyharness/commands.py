@@ -85,10 +85,15 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
 
 
 def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
-    explicit = options.m1 or options.libs or bool(options.mt or options.rb)
+    named = options.mt is not None or options.rb is not None
+    explicit = options.m1 or options.libs or named
     every: tuple[int, ...] = ()
-    mt = parse_rows(options.mt) if options.mt else every if explicit else plan.DEFAULT_MT
-    rb = parse_rows(options.rb) if options.rb else every if explicit else plan.DEFAULT_RB
+    mt = (
+        parse_rows(options.mt) if options.mt is not None else every if explicit else plan.DEFAULT_MT
+    )
+    rb = (
+        parse_rows(options.rb) if options.rb is not None else every if explicit else plan.DEFAULT_RB
+    )
     libs_mt, libs_rb = (mt, rb) if options.libs or not explicit else (every, every)
     if options.libs and not (mt or rb):
         libs_mt, libs_rb = plan.DEFAULT_MT, plan.DEFAULT_RB

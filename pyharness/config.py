@@ -29,6 +29,7 @@ KEYS: dict[str, tuple[type, Any, str]] = {
     "isa": (str, "", "VLLM_CUDA_CPU_ISA of the workers: portable, avx2 or avx512"),
     "seed": (int, 0, "seed of the synthetic models"),
 }
+MOST = {"threads": 1024, "workers": 64}  # of threads: the most that the library takes
 ISAS = ("", "portable", "avx2", "avx512")
 
 
@@ -112,6 +113,8 @@ def _convert(key: str, value: Any, base: Path, where: str) -> Any:
         raise UsageError(f"{where}: isa must be one of {', '.join(ISAS[1:])}, not {made!r}")
     if key == "timeout" and not 0 < made < 1e7:
         raise UsageError(f"{where}: timeout must be a number of seconds above 0, not {value!r}")
+    if key in MOST and made > MOST[key]:
+        raise UsageError(f"{where}: {key} must be 0 to {MOST[key]}, not {value!r}")
     if kind is int and (made < 0 or made > 2**63 - 1):
         raise UsageError(f"{where}: {key} cannot be {value!r}")
     return made

@@ -16,7 +16,9 @@ class Exit(IntEnum):
     FAILED = 4
     UNPROVED = 5  # nothing was proved: unsupported, nondeterministic, indistinct, nothing compared
     DEFECT = 70  # a defect of this harness
+    HUNG_UP = 129  # SIGHUP: the terminal went away
     INTERRUPTED = 130  # Ctrl-C
+    TERMINATED = 143  # SIGTERM
 
 
 class HarnessError(Exception):

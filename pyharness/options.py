@@ -13,6 +13,7 @@ from pyharness.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
+MOST_ROWS = 64  # of one M-row step: what VLLM_CUDA_Q35_MM accepts
 EXIT_CODES = """\b
 Exit codes
   0    same: everything that was compared is equal, bit for bit. Jobs of the default suite that
@@ -26,7 +27,9 @@ Exit codes
   5    nothing was proved: unsupported although asked for by name, or nothing but unsupported
        jobs; a library that differs from itself; a control that stayed green; an unfinished run
   70   a defect of this harness
-  130  interrupted"""
+  129  the terminal went away (SIGHUP)
+  130  interrupted (Ctrl-C)
+  143  terminated (SIGTERM)"""
 
 
 def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -93,8 +96,8 @@ def parse_rows(text: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
             raise UsageError(f"{part.strip()}: the range is empty; write the smaller number first")
-        if first < 2 or last > 256:
-            raise UsageError(f"{part.strip()}: an M-row step has 2 to 256 rows")
+        if first < 2 or last > MOST_ROWS:
+            raise UsageError(f"{part.strip()}: an M-row step has 2 to {MOST_ROWS} rows")
         chosen.update(range(first, last + 1))
     return tuple(sorted(chosen))
 

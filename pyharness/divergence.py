@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,16 @@ def differing(
             for b, a in [(Place(number, -1), after)] if site.state else pairs:
                 if a is not None and word_at(ours, a, site) != word_at(theirs, b, site):
                     yield site, (a, b)
+
+
+def states_beside(
+    config: ModelConfig, found: Sequence[tuple[Site, tuple[Place, Place]]]
+) -> tuple[str, ...]:
+    """Parts of the state that differ after the call of the first site, in its layer."""
+    layer, call = found[0][0].layer, found[0][1][1].call
+    behind = takewhile(lambda other: other[1][1].call == call, found[1:])
+    beside = [site for site, _ in behind if site.state and site.layer == layer]
+    return tuple(STATE_PARTS[config.layer_kinds[layer]][site.kind] for site in beside)
 
 
 def reproduces(trace: Trace, dump: Path) -> bool:

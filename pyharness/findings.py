@@ -43,6 +43,7 @@ class Divergence:
     part: str = ""  # e.g. "v head 2", "query of head 3", "gate"
     different: int = 0  # elements of this row of the operation, or of this part of the state
     total: int = 0
+    also: tuple[str, ...] = ()  # parts of the layer's state that differ after the same call
     note: str = ""  # what limits this finding, or who stood in for whom
     spread: Spread | None = None  # None: no traces
 
@@ -130,6 +131,8 @@ def divergence_line(d: Divergence) -> str:
     )
     if d.total:
         line += f"; {d.different} of {d.total} elements differ"
+    if d.also:
+        line += f"; so does the layer's state: {', '.join(d.also)}"
     return line + (f" ({d.note})" if d.note else "")
 
 

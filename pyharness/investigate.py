@@ -23,6 +23,7 @@ from pyharness.divergence import (
     differing,
     from_dumps,
     reproduces,
+    states_beside,
     word_at,
 )
 from pyharness.errors import HarnessError
@@ -94,6 +95,7 @@ class Investigator:
                 note = str(e)
         config = load_config(theirs.plan.model)
         names = (ours.name, theirs.name)
+        note = f"layer and operation are not known: {note}" if note else ""
         return from_dumps(names, config, theirs.plan.script, (ours.dump, theirs.dump), note)
 
     def _side(self, name: str, plan: ArmPlan, folder: Callable[[ArmPlan], Path]) -> Side:
@@ -107,11 +109,11 @@ class Investigator:
             first = self._trace(ours)
         except NoTrace as e:
             ours, first = self._stand_in(ours, theirs, e)
-            note = f"{e}; the {theirs.name}'s library, with equal bits there, stands in"
+            note = f"{e}: its script on the {theirs.name}'s library, with its bits, stands in"
         same_script = ours.plan.script == theirs.plan.script
         sites = list(differing(first, second, same_script=same_script))
         if not sites:
-            raise NoTrace("with taps on the two arms are equal, so the fault needs taps to be off")
+            raise NoTrace("with taps on the two arms are equal: the fault needs taps to be off")
         site, (a, b) = sites[0]
         arrays = [
             self._capture(side, trace, place, site, work / f"{side.name}.npy")
@@ -120,7 +122,8 @@ class Investigator:
         config = load_config(theirs.plan.model)
         names = (ours.name, theirs.name)
         found = described(names, config, second, site, b, arrays[0], arrays[1], note)
-        return dataclasses.replace(found, spread=spread(second, sites))
+        also = states_beside(config, sites)
+        return dataclasses.replace(found, also=also, spread=spread(second, sites))
 
     def _stand_in(self, ours: Side, theirs: Side, why: NoTrace) -> tuple[Side, Trace]:
         """The other library on this arm's script, where its bits are known to be this arm's."""
@@ -161,7 +164,7 @@ class Investigator:
         except HarnessError as e:
             raise NoTrace(f"the {side.name} could not be traced: {e}") from None
         if result.status == "unsupported":
-            raise NoTrace(f"the {side.name} lacks {', '.join(result.missing)}")
+            raise NoTrace(f"the {side.name} lacks {result.missing[0]}")
         if result.status == "failed":
             raise NoTrace(f"the {side.name} with taps on: {result.reason}")
         return folder

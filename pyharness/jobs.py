@@ -18,10 +18,12 @@ from pathlib import Path
 from pyharness import compare
 from pyharness.plan import Job, Suite, again, arm_key
 from pyharness.runner.base import Runner, SealedLibrary
+from pyharness.twins import twin_layers
 from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
 RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
+ARMS = ("baseline", "candidate")
 SMALL_MODEL_BYTES = 64 << 20
 Look = Callable[[Job, JobVerdict, Callable[[ArmPlan], Path]], JobVerdict]
 JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
@@ -169,13 +171,16 @@ def observe(job: Job, arms: Arms) -> Facts:
     result = {name: arms.future(plan).result() for name, plan in _named(job).items()}
     folder = {name: arms.folder(plan) for name, plan in _named(job).items()}
 
+    def done(*names: str) -> bool:
+        return all(result[name].status == "done" for name in names)
+
     def compared(a: str, b: str) -> Comparison | None:
-        if result[a].status != "done" or result[b].status != "done":
+        if not done(a, b):
             return None
         return compare.compare_dumps(folder[a], folder[b])
 
     change = None
-    if result["candidate"].status == result["control"].status == "done":
+    if done("candidate", "control"):
         change = row_change(folder["control"], folder["candidate"])
     return Facts(
         baseline=result["baseline"],
@@ -187,6 +192,7 @@ def observe(job: Job, arms: Arms) -> Facts:
         candidate_repeat=compared("candidate", "candidate again"),
         comparison=compared("baseline", "candidate"),
         change=change,
+        twins=next((f"{a}: {t}" for a in ARMS if done(a) and (t := twin_layers(folder[a]))), ""),
     )
 
 

@@ -33,6 +33,7 @@ class Facts:
     candidate_repeat: Comparison | None = None
     comparison: Comparison | None = None  # baseline against candidate
     change: RowChange | None = None  # control against candidate
+    twins: str = ""  # an arm whose dump holds one layer's state twice
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     if facts.comparison is None or facts.comparison.bytes_compared <= 0:
         return JobStatus.INDISTINCT, "no bytes were compared"
     if not facts.comparison.equal:
-        return JobStatus.DIFFERS, ""
+        return JobStatus.DIFFERS, facts.twins
+    if facts.twins:
+        return JobStatus.INDISTINCT, facts.twins
     if not facts.baseline.rows == facts.candidate.rows == job.rows:
         counts = f"{facts.baseline.rows} and {facts.candidate.rows} rows instead of {job.rows}"
         return JobStatus.INDISTINCT, f"the arms recorded {counts}"

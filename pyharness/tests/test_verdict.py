@@ -215,3 +215,11 @@ def test_unsupported_is_no_success_where_it_was_asked_for() -> None:
 def test_every_status_but_same_is_no_success_alone() -> None:
     for status in JobStatus:
         assert (conclude([verdict_of(status)]).exit_code == Exit.SAME) == (status is SAME)
+
+
+def test_one_layers_state_under_two_names_is_no_proof() -> None:
+    twins = "candidate: layers.0.S and layers.2.S are the same bytes"
+    verdict = judge(MT4, facts(MT4, twins=twins))
+    assert (verdict.status, verdict.reason) == (INDISTINCT, twins)
+    verdict = judge(MT4, facts(MT4, twins=twins, comparison=UNEQUAL))
+    assert (verdict.status, verdict.reason) == (DIFFERS, twins)

@@ -219,6 +219,7 @@ vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *to
     if (status != VCUDA_OK) return status;
   }
   dev->last_m = m;
+  if (fault("parts-in-layer-1") || (fault("taps-hide-it") && !dev->taps)) h_out[(int64_t)m * dev->config.hidden - 2] += 0.25f;
   if (fault("step-m-differs")) logits[(int64_t)m * dev->config.vocab - 1] *= 1.0000001f;
   return VCUDA_OK;
 }
@@ -249,6 +250,7 @@ vcuda_status vcuda_dev_model_state_read(vcuda_dev *dev, int32_t layer, int32_t k
   *needed = 4 * (uint64_t)sizes[kind];
   if (buffer == NULL) return VCUDA_OK;
   if (bytes != *needed) return fail(VCUDA_E_ARGUMENT, "the buffer has another size");
+  if (fault("twin-layers")) layer = layer < 2 ? layer : 2;
   fill(buffer, hash_of(dev, dev->position) + (uint64_t)(layer * 4 + kind), sizes[kind] - (fault("state-partial") ? 1 : 0));
   return VCUDA_OK;
 }
@@ -283,5 +285,6 @@ vcuda_status vcuda_dev_model_tap_read(vcuda_dev *dev, int32_t layer, int32_t kin
   for (int32_t i = 0; i < dev->last_m; i++) /* row i is that of position - last_m + i + 1 tokens */
     fill((float *)buffer + (int64_t)i * dev->config.hidden,
          hash_of(dev, dev->position - dev->last_m + i + 1) + (uint64_t)(layer * 8 + kind + 1000), dev->config.hidden);
+  if (fault("parts-in-layer-1") && dev->last_m > 1 && layer * 8 + kind >= 1 * 8 + VCUDA_TAP_POST_NORM) ((float *)buffer)[n - 7] += 0.5f;
   return VCUDA_OK;
 }

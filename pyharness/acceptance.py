@@ -43,6 +43,8 @@ def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
 def _check_own(folder: Path, verdict: Verdict, made: Record) -> None:
     """InputError unless verdict and record are of this run and say the same."""
     jobs_of = [job.id for job in made.suite.jobs], [job.id for job in verdict.jobs]
+    if set(made.libraries) != {"baseline", "candidate"}:
+        raise InputError(f"{folder}: its record names {len(made.libraries)} libraries")
     if made.run != folder.name or jobs_of[0] != jobs_of[1] or conclude(verdict.jobs) != verdict:
         raise InputError(f"{folder}: its verdict and its record do not belong together")
 

@@ -16,10 +16,13 @@ def canonical_json(value: Any, *, floats: bool = False) -> bytes:
     ``floats`` admits finite floats, written as the shortest decimal that reads back the same. NaN
     is never admitted.
     """
-    _check(value, floats, "value")
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    try:
+        _check(value, floats, "value")
+        text = json.dumps(
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     return text.encode("utf-8")
 
 

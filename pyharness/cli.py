@@ -17,6 +17,7 @@ import click
 import pyharness
 from pyharness.endings import catch_signals, guard_output, ignore_signals, said_of_signal
 from pyharness.errors import Exit, HarnessError
+from pyharness.messages import check_text, one_line
 from pyharness.options import (
     EXIT_CODES,
     JSON,
@@ -291,6 +292,7 @@ def _settings(given: dict[str, Any]) -> Any:
 def run(arguments: list[str]) -> int:
     """The exit code of a command line; whatever went wrong is one line on stderr."""
     try:
+        check_text(arguments)
         code = cli.main(arguments, prog_name="run-ab", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
@@ -317,7 +319,7 @@ def _defect(error: BaseException, arguments: list[str]) -> int:
 
 
 def _say(message: str, code: Exit) -> Exit:
-    line = " ".join(message.split())
+    line = one_line(message)
     print(f"run-ab: {line}", file=sys.stderr)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from pyharness.report import github

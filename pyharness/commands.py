@@ -266,6 +266,7 @@ def replay(
     folder = record.find_run(settings["out"], run)
     record.read_verdict(folder)  # an unfinished run has nothing to compare with
     before = record.read_record(folder)
+    again.check_plans(before)
     again.check_inputs(before)
     with ExitStack() as stack:
         libraries = again.open_libraries(stack, before, settings)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import IO
 import numpy as np
 
 from pyharness.errors import InputError
+from pyharness.files import open_regular
 from pyharness.values import Comparison, Difference, Digest, FileFact
 
 FILES = ("h_out.npy", "logits.npy", "state.safetensors")
@@ -137,9 +139,9 @@ def _equal(a: memoryview, b: memoryview) -> bool:
 
 def _open(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb", buffering=0)
-    except OSError as e:
-        raise InputError(f"{path}: {e.strerror or e}; a dump has {', '.join(FILES)}") from None
+        return open(open_regular(path), "rb", buffering=0)
+    except InputError as e:
+        raise InputError(f"{e}; a dump has {', '.join(FILES)}") from None
 
 
 # ---- layouts -------------------------------------------------------------------------------------
@@ -160,12 +162,19 @@ def len_and_layout(path: Path) -> tuple[int, tuple[Tensor, ...]]:
 
 def _npy_layout(file: IO[bytes], size: int) -> tuple[Tensor, ...]:
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
         raise ValueError(f"version {version} of the format")
+    try:
+        with warnings.catch_warnings(action="error"):  # numpy mends some headers and warns
+            shape, fortran, dtype = readers[version](file)
+    except Exception as e:  # a damaged header raises whatever numpy's parser comes upon
+        raise ValueError(f"its header cannot be read: {e or type(e).__name__}") from None
+    if any(n < 0 for n in shape):
+        raise ValueError(f"shape {shape}")
     if fortran or dtype.str not in _NPY_DTYPES:
         raise ValueError(f"dtype {dtype.str}, order {'F' if fortran else 'C'}")
     tensor = Tensor("", _NPY_DTYPES[dtype.str], tuple(int(n) for n in shape), file.tell())

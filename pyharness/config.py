@@ -104,9 +104,18 @@ def _convert(key: str, value: Any, base: Path, where: str) -> Any:
             path = Path(value) if isinstance(value, (str, Path)) else None
             if path is None or str(path) in ("", "."):
                 raise ValueError
-            return base / path.expanduser()
+            made = base / path.expanduser()
+            if b"\0" in str(made).encode():  # ValueError too for a name that no record can hold
+                raise ValueError
+            return made
         made = kind(value)
-    except ValueError:
+        if kind is int and isinstance(value, float):
+            raise ValueError
+    except (
+        ValueError,
+        OverflowError,
+        RuntimeError,
+    ):  # RuntimeError: ~ of a user who does not exist
         name = {Path: "a path", int: "a whole number", float: "a number"}.get(kind, "text")
         raise UsageError(f"{where}: {key} must be {name}, not {value!r}") from None
     if key == "isa" and made not in ISAS:
@@ -123,11 +132,12 @@ def _convert(key: str, value: Any, base: Path, where: str) -> Any:
 def _table(file: Path) -> dict[str, Any] | None:
     """``[tool.vllm-ab]``, or None where there is none."""
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get(TABLE)
+        tool = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise InputError(f"{file}: {' '.join(str(e).split())}") from None
+    table = tool.get(TABLE) if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
         raise InputError(f"{file}: [tool.{TABLE}] is not a table")
     return table

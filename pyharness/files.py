@@ -20,6 +20,8 @@ from pyharness.values import Digest
 
 TEMPORARY = ".tmp-"  # prefix of what an interrupted write may leave
 CHUNK_BYTES = 1 << 20
+LARGEST_TEXT = 1 << 26  # bytes of a file that is read as a whole, where no other limit is given
+LARGEST_LIBRARY = 4 << 30
 
 
 def sha256_bytes(data: bytes) -> Digest:
@@ -49,6 +51,8 @@ def open_regular(path: Path | str, *, follow: bool = True, dir_fd: int | None = 
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, dir_fd=dir_fd)
+    except ValueError as e:  # a null character in a name that somebody else wrote
+        raise InputError(f"{path}: {e}") from None
     except OSError as e:
         what = "is a symbolic link" if not follow and _is_link(path, dir_fd) else e.strerror
         raise InputError(f"{path}: {what}") from None
@@ -58,25 +62,26 @@ def open_regular(path: Path | str, *, follow: bool = True, dir_fd: int | None = 
     return fd
 
 
-def read_descriptor(fd: int, name: str) -> bytes:
+def read_descriptor(fd: int, name: str, limit: int = LARGEST_TEXT) -> bytes:
     """All bytes of an open regular file, from offset 0. InputError names the file if reading
-    fails.
+    fails, or if there are more than ``limit``: a sparse file has any size for nothing.
     """
-    data, offset = bytearray(), 0
+    data = bytearray()
     try:
-        while chunk := os.pread(fd, CHUNK_BYTES, offset):
+        while chunk := os.pread(fd, CHUNK_BYTES, len(data)):
             data += chunk
-            offset += len(chunk)
+            if len(data) > limit:
+                raise InputError(f"{name}: is over {limit} bytes")
     except OSError as e:
         raise InputError(f"{name}: {e.strerror}") from None
     return bytes(data)
 
 
-def read_regular(path: Path | str, *, follow: bool = True) -> bytes:
-    """All bytes of a regular file; InputError for anything else."""
+def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST_TEXT) -> bytes:
+    """All bytes of a regular file; InputError for anything else and for one over the limit."""
     fd = open_regular(path, follow=follow)
     try:
-        return read_descriptor(fd, str(path))
+        return read_descriptor(fd, str(path), limit)
     finally:
         os.close(fd)
 
@@ -86,9 +91,31 @@ def write_atomically(path: Path | str, data: bytes, mode: int = 0o644) -> None:
     anything else.
     """
     path = Path(path)
+    if _is_special(path):  # a rename would put a file in the place of /dev/null or a pipe
+        _write_into(path, data)
+        return
     with _temporary(path, data, mode) as temporary:
         os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def _write_into(path: Path, data: bytes) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from None
+
+
+def _is_special(path: Path) -> bool:
+    """A device, a pipe or a socket, also behind a link as /dev/stdout is one."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def publish_once(path: Path | str, data: bytes) -> None:
@@ -179,7 +206,7 @@ def _temporary(path: Path, data: bytes, mode: int) -> Iterator[str]:
 
 def _require_same(path: Path, data: bytes) -> None:
     try:
-        found = read_regular(path, follow=False)
+        found = read_regular(path, follow=False, limit=max(len(data), LARGEST_TEXT))
     except InputError as e:
         raise GateRefusal(str(e)) from None
     if found != data:

@@ -22,7 +22,7 @@ from pyharness.archive.fsck import HOW_TO_ADD, open_archive
 from pyharness.archive.snapshot import Snapshot
 from pyharness.archive.tree import Tree
 from pyharness.errors import GateRefusal, InputError, UsageError
-from pyharness.files import CHUNK_BYTES, open_regular, sha256_file
+from pyharness.files import CHUNK_BYTES, LARGEST_LIBRARY, open_regular, sha256_file
 from pyharness.values import Digest
 
 
@@ -118,6 +118,8 @@ def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
     fd = open_regular(path)
     try:
         layout.require_shared_library(os.pread(fd, layout.ELF_HEADER_BYTES, 0), str(path))
+        if os.fstat(fd).st_size > LARGEST_LIBRARY:
+            raise InputError(f"{path}: is over {LARGEST_LIBRARY} bytes")
         try:
             digest, _ = sha256_file(fd)
         except InputError as e:

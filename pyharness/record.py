@@ -26,7 +26,7 @@ from pyharness.plan import Suite
 from pyharness.report import document
 from pyharness.runner.environment import worker_environment
 from pyharness.values import ArmPlan, Digest, FileFact, LibraryFacts, from_json, to_json
-from pyharness.verdict import Verdict
+from pyharness.verdict import Verdict, conclude
 
 SCHEMA = "ab-record/1"
 
@@ -115,13 +115,25 @@ def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:
     path = folder / "verdict.json"
     if not path.is_file():
         raise NothingProved(f"{folder}: the run did not finish: it has no verdict.json")
-    return document.read(read_regular(path), str(path))
+    verdict, whole = document.read(read_regular(path), str(path))
+    try:
+        document.dumps(whole)  # it can be told again
+        for library in whole["libraries"].values():
+            from_json(dict[str, str], {k: library[k] for k in ("digest", "origin")})
+            from_json(int, library["size_bytes"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise InputError(f"{path}: not a verdict: {type(e).__name__}: {e}") from None
+    if conclude(verdict.jobs) != verdict:
+        raise InputError(f"{path}: its exit code and summary do not follow from its jobs")
+    return verdict, whole
 
 
 def read_record(folder: Path) -> Record:
     path = folder / "record.json"
     try:
-        record = from_json(Record, json.loads(read_regular(path)))
+        value = json.loads(read_regular(path))
+        canonical_json(value, floats=True)  # it can be written again: no NaN, nothing but text
+        record = from_json(Record, value)
         if record.schema != SCHEMA:
             raise ValueError(f"schema is {record.schema!r}, not {SCHEMA}")
     except (ValueError, TypeError, RecursionError) as e:

@@ -4,6 +4,7 @@ against the record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +15,14 @@ from pyharness.app import Library
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError
 from pyharness.files import sha256_file
+from pyharness.host.script import recorded_rows
 from pyharness.jobs import ArmRecord
+from pyharness.plan import Job
 from pyharness.record import LibraryRecord, Record
 from pyharness.values import Arm
+
+MOST_WORKERS = 1024
+LONGEST_S = 1e7  # of a time-out
 
 
 def open_libraries(stack: ExitStack, before: Record, settings: Settings) -> dict[Arm, Library]:
@@ -56,6 +62,40 @@ def check_inputs(before: Record) -> None:
             raise InputError(
                 f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {digest}"
             )
+
+
+def check_plans(before: Record) -> None:
+    """InputError unless the jobs are such as this harness plans: whoever wrote the record."""
+    jobs = before.suite.jobs
+    if not 1 <= before.workers <= MOST_WORKERS or not jobs:
+        raise InputError(
+            f"the record of {before.run} has {len(jobs)} jobs, {before.workers} workers"
+        )
+    if len({job.id for job in jobs}) != len(jobs):
+        raise InputError(f"the record of {before.run} names a job twice")
+    for job in jobs:
+        if reason := _strange(job):
+            raise InputError(f"the record of {before.run}: {job.id}: {reason}")
+
+
+def _strange(job: Job) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._/-]{1,200}", job.id):
+        return "not the name of a job"
+    plans = (job.baseline, job.candidate, job.control.plan)
+    found = [(plan.arm, plan.role) for plan in plans]
+    if found != [("baseline", "arm"), ("candidate", "arm"), ("candidate", "control")]:
+        return f"its arms are {found}"
+    rows = {recorded_rows(plan.script) for plan in plans}
+    if rows != {job.rows} or not 0 <= job.control.row < job.rows:
+        return f"{job.rows} rows, its arms record {sorted(rows)}, the control changes another one"
+    for plan in plans:
+        numbers = [plan.mmax, plan.threads, *(n for op in plan.script for n in op.tokens)]
+        words = [op.number for op in plan.script]
+        if not all(0 <= n < 2**31 for n in numbers) or not all(0 <= n < 2**32 for n in words):
+            return "a number is out of range"
+        if not 0 < plan.timeout_s < LONGEST_S:
+            return f"a time-out of {plan.timeout_s} s"
+    return ""
 
 
 def changes(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> list[str]:

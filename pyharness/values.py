@@ -220,7 +220,10 @@ def from_json(kind: Any, data: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise ValueError("the number is too large") from None
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
         raise ValueError(f"expected {kind.__name__}, got {data!r}")
     return data

@@ -248,7 +248,7 @@ def claim_stdout() -> int:
 def _read_request() -> WorkerRequest:
     try:
         request: WorkerRequest = from_json(WorkerRequest, json.load(sys.stdin))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"the worker cannot read its request: {e}") from None
     return request
 

@@ -24,6 +24,7 @@ from pyharness.archive.tlog import Checkpoint
 from pyharness.archive.tree import Tree, locked
 from pyharness.errors import GateRefusal, InputError
 from pyharness.files import (
+    LARGEST_LIBRARY,
     TEMPORARY,
     make_directory,
     publish_once,
@@ -78,7 +79,7 @@ def add(
     """
     layout.check_label(label)
     statement = _statement("added", label, why, record, now)
-    data = read_regular(library)
+    data = read_regular(library, limit=LARGEST_LIBRARY)
     layout.require_shared_library(data[: layout.ELF_HEADER_BYTES], str(library))
     try:
         layer = layout.library_layer(data, library.name, facts)

@@ -19,6 +19,7 @@ from pyharness.errors import GateRefusal, InputError
 from pyharness.files import open_regular, read_descriptor, sha256_file
 from pyharness.values import Digest
 
+DEEPEST = 16  # folders within folders; a log of 2**40 entries has 8
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
 
@@ -76,6 +77,8 @@ class Tree:
         for folder, folders, names, fd in os.fwalk(
             ".", dir_fd=self._folders[""], onerror=self._refuse
         ):
+            if folder.count("/") > DEEPEST:  # before the walk comes to the end of its stack
+                raise self.foreign(folder, "this folder")
             for name in (*folders, *names):
                 relative = os.path.normpath(os.path.join(folder, name))
                 try:

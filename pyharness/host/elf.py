@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyharness.errors import InputError
+from pyharness.files import LARGEST_LIBRARY, read_regular
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 1, 4, 5, 6, 10, 11
@@ -21,6 +22,7 @@ _KINDS = {0: "notype", 1: "object", 2: "function", 5: "common", 6: "tls", 10: "i
 _BINDINGS = {1: "global", 2: "weak", 10: "unique"}
 _MACHINES = {62: "x86-64", 183: "aarch64", 243: "riscv64"}
 _SHN_UNDEF, _SHN_ABS, _ET_DYN = 0, 0xFFF1, 3
+_LONGEST_NAME = 1 << 14  # bytes; names may overlap, so that they could be far more than the file
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 
 
@@ -49,9 +51,9 @@ class ElfFacts:
 
 def read_elf_file(path: Path) -> ElfFacts:
     try:
-        data = path.read_bytes()
-    except OSError as e:
-        raise InputError(f"cannot read {path}: {e.strerror}") from None
+        data = read_regular(path, limit=LARGEST_LIBRARY)
+    except InputError as e:
+        raise InputError(f"cannot read {e}") from None
     return read_elf(data, str(path))
 
 
@@ -131,7 +133,7 @@ class _Reader:
         start = self._offset(self._tag(_DT_STRTAB, "string table"), "string table")
         if index >= size or start + size > len(self.data):
             raise _Malformed("a name lies outside of the string table")
-        end = self.data.find(b"\0", start + index, start + size)
+        end = self.data.find(b"\0", start + index, min(start + size, start + index + _LONGEST_NAME))
         if end < 0:
             raise _Malformed("a name has no end")
         return self.data[start + index : end].decode("utf-8", "replace")

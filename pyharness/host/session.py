@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pyharness.canonical import canonical_json
 from pyharness.errors import LibraryFailure
 from pyharness.host import abi
 from pyharness.host.arrays import GuardedOutput, pointer
@@ -21,6 +22,7 @@ from pyharness.host.script import MM_VARIABLE
 from pyharness.inputs.layout import Model
 
 _ERROR_TEXT_CHARS = 500
+_BUILD_INFO_BYTES = 1 << 16
 
 
 class CallFailed(LibraryFailure):
@@ -227,9 +229,10 @@ def build_info(bound: abi.Bound) -> dict[str, Any]:
     raw = bound.build_info() or b""
     try:
         value = json.loads(raw)
-    except ValueError:
+        canonical_json(value, floats=True)  # a record must be able to hold it
+    except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(raw) > _BUILD_INFO_BYTES:
         raise LibraryFailure(
             f"vcuda_build_info is no JSON object: {raw[:80].decode(errors='replace')!r}"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyharness.errors import InputError
+from pyharness.files import read_regular
 from pyharness.inputs.layout import (
     EMBEDDING,
     HEAD,
@@ -206,7 +207,7 @@ class _Fields:
 
     def integer(self, key: str) -> int:
         value = self._get(key)
-        if type(value) is not int:
+        if type(value) is not int or not abs(value) < 2**63:
             raise InputError(f"{self.path}: {key} is {value!r}, must be an integer")
         return value
 
@@ -276,10 +277,4 @@ def _tied(path: Path, top: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise InputError(f"{path}: is over {LARGEST_JSON} bytes")
-        data = path.read_bytes()
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror}") from None
-    return parse_json_object(data, str(path))
+    return parse_json_object(read_regular(path, limit=LARGEST_JSON), str(path))

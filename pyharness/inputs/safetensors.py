@@ -14,6 +14,7 @@ import math
 import mmap
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyharness.errors import InputError
-from pyharness.files import TEMPORARY, sync_directory
+from pyharness.files import TEMPORARY, open_regular, sync_directory
 
 LARGEST_HEADER = 100_000_000
 ALIGNMENT = 8  # of the first tensor's byte in files written here
@@ -93,8 +94,7 @@ def parse_json_object(data: bytes, source: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise ValueError(f"the key {twice!r} is there twice")
         return made
 
@@ -113,13 +113,15 @@ def parse_json_object(data: bytes, source: str) -> dict[str, Any]:
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
+    fd = open_regular(path)
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if os.fstat(fd).st_size == 0:
+            return b""
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as e:
         raise InputError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    finally:
+        os.close(fd)
 
 
 def _views(path: Path, header: dict[str, Any], data: memoryview) -> dict[str, TensorView]:
@@ -172,7 +174,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, str, tuple[int, ...]
 
 
 def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**63 for v in value)
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -194,6 +196,8 @@ def write_safetensors(
     """
     sources = list(tensors)
     header = _header(sources, metadata or {})
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: exists and is no file that could be replaced")
     try:
         fd, temporary = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}-", dir=path.parent)
     except OSError as e:

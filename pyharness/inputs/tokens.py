@@ -14,7 +14,7 @@ from pyharness.errors import InputError
 from pyharness.inputs.checkpoint import TOKENIZER
 from pyharness.values import ModelSpec
 
-MOST_TOKENS = 1 << 22
+MOST_TOKENS = 1 << 22  # one more is read of a longer file, which says enough
 LONGEST_ID = 19  # digits
 LARGEST_FILE = 1 << 26  # bytes
 
@@ -36,7 +36,7 @@ def read_text(path: Path, spec: ModelSpec, vocab: int) -> tuple[int, ...]:
         )
     data = _bytes(path)
     if spec.kind == "synthetic":
-        return _checked(path, list(data), vocab)
+        return _checked(path, list(data[: MOST_TOKENS + 1]), vocab)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -50,7 +50,7 @@ def _checked(path: Path, ids: list[int], vocab: int) -> tuple[int, ...]:
     if not ids:
         raise InputError(f"{path}: has no tokens")
     if len(ids) > MOST_TOKENS:
-        raise InputError(f"{path}: {len(ids)} tokens are more than {MOST_TOKENS}")
+        raise InputError(f"{path}: has more than {MOST_TOKENS} tokens")
     for position, token in enumerate(ids):
         if not 0 <= token < vocab:
             raise InputError(
@@ -74,12 +74,12 @@ def _npy(path: Path) -> list[int]:
         raise InputError(f"{path}: holds {array.dtype}, token ids are integers")
     if array.ndim != 1:
         raise InputError(f"{path}: has shape {list(array.shape)}, token ids are one row: [count]")
-    ids: list[int] = array.tolist()
+    ids: list[int] = array[: MOST_TOKENS + 1].tolist()
     return ids
 
 
 def _txt(path: Path) -> list[int]:
-    words = _bytes(path).split()
+    words = _bytes(path).split(maxsplit=MOST_TOKENS + 1)[: MOST_TOKENS + 1]
     for position, word in enumerate(words):
         digits = word[1:] if word[:1] in (b"-", b"+") else word
         if not digits.isdigit() or len(digits) > LONGEST_ID:
@@ -115,5 +115,6 @@ def _encode(text: str, tokenizer: Path) -> list[int]:
             Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
         )
     except Exception as e:  # the package raises nothing narrower
-        raise InputError(f"{tokenizer}: not a tokenizer: {str(e).splitlines()[0]}") from None
+        reason = (str(e).splitlines() or [type(e).__name__])[0]
+        raise InputError(f"{tokenizer}: not a tokenizer: {reason}") from None
     return ids

@@ -119,7 +119,7 @@ def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str,
         result: ArmResult = from_json(ArmResult, json.loads(line))
         if rest:
             raise ValueError("more than one line")
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         if not call:  # it never came to the library
             raise HarnessError(_with_tail("the worker process does not run", ended)) from None
         unreadable = f"the worker's result is unreadable ({e}): {line[:80]!r}"

@@ -169,7 +169,7 @@ def test_accept_refuses_a_verdict_that_was_made_green_by_hand(bench: Bench, tmp_
     told["exit_code"] = 0
     path.write_text(json.dumps(told))
     assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "a") == Exit.USAGE
-    assert "do not belong together" in bench.err and not (tmp_path / "a").exists()
+    assert "do not follow from its jobs" in bench.err and not (tmp_path / "a").exists()
 
 
 def test_accept_refuses_a_library_that_is_another_one_now(bench: Bench, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_package_refuses_them_too(tmp_path: Path, case: str) -> None:
 
 def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"No such file|not a regular file"):
             read_safetensors(path)
 
 

@@ -1,0 +1,24 @@
+"""What may be said: text that a terminal shows as one line, and that a record can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyharness.errors import UsageError
+
+LONGEST = 2000  # characters
+
+
+def one_line(message: str) -> str:
+    """A message, which may quote any file, as one line of plain text."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ... ({len(line)} characters)"
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """A record holds the command line, and its JSON is UTF-8."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{argument}: is not UTF-8; give the file another name") from None

@@ -1,0 +1,45 @@
+"""Hostile files through every parser: one line and an exit code, bounded memory, bounded time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyharness.tests.attack.parsers import Target, targets
+
+NAMES = (
+    "config.json", "index", "safetensors", "pack", "tokens.npy", "tokens.txt", "text",
+    "verdict.json", "record.json", "dump h_out.npy", "dump state.safetensors", "manifest", "entry",
+    "entries", "bundle", "checkpoint", "archive: pin", "archive: checkpoint", "archive: index",
+    "archive: bundle", "archive: oci-layout", "reply", "request", "build_info", "library",
+    "pyproject",
+)  # fmt: skip
+EXAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def all_targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
+    found = targets(tmp_path_factory.mktemp("parsers"))
+    assert tuple(found) == tuple(sorted(found, key=list(found).index)) and set(found) == set(NAMES)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_file_ends_in_one_line(name: str, all_targets: dict[str, Target]) -> None:
+    attack(all_targets[name], EXAMPLES)
+
+
+def attack(target: Target, examples: int) -> None:
+    @settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def tried(data: st.DataObject) -> None:
+        made = data.draw(target.attack)
+        ended = target.work(made)
+        assert not ended.complaint, ended.complaint
+        assert ended.code in target.codes, f"exit {ended.code}: {ended.err[:300]}"
+
+    tried()

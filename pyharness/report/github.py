@@ -13,13 +13,13 @@ from typing import Any
 
 from pyharness.errors import Exit
 from pyharness.report.document import verdict_of
+from pyharness.report.markup import LETTERS, plain
 from pyharness.report.text import MEANING, difference_line, job_lines, size
 from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict
 
 ANNOTATIONS = 10
 SUMMARY_BYTES = 900_000
-LETTERS = {s: s.value[0].upper() for s in JobStatus}
 
 
 def announce(document: Mapping[str, Any], to_stderr: bool = False) -> None:
@@ -144,8 +144,8 @@ def _red_block(job: JobVerdict) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+    return f"`{' '.join(plain(text).replace('`', chr(39)).split())}`"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").replace("`", "'").replace("<", "&lt;").split())
+    return " ".join(plain(text).replace("|", "\\|").replace("`", "'").replace("<", "&lt;").split())

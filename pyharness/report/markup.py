@@ -16,8 +16,12 @@ _CONTROL = re.compile(
 )
 
 
+def plain(text: Any) -> str:
+    return _CONTROL.sub("\ufffd", str(text))
+
+
 def esc(text: Any) -> str:
-    return escape(_CONTROL.sub("\ufffd", str(text)))
+    return escape(plain(text))
 
 
 def anchor(identity: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from pyharness.report.markup import esc
 
 WIDTH = 360.0
 # classes q0 to q5: how far apart the farthest elements of a cell are
@@ -99,8 +100,8 @@ def trend(
 def _svg(name: str, title: str, description: str, height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg viewBox="0 0 {_n(WIDTH)} {_n(height)}" role="img" '
-        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{escape(title)}</title>'
-        f'<desc id="{name}-d">{escape(description)}</desc>{"".join(parts)}</svg>'
+        f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{esc(title)}</title>'
+        f'<desc id="{name}-d">{esc(description)}</desc>{"".join(parts)}</svg>'
     )
 
 
@@ -115,7 +116,7 @@ def _box(x: float, y: float, width: float, height: float) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{esc(text)}</text>'
 
 
 def _n(value: float) -> str:

@@ -53,14 +53,23 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
   const int kv = h - a.q_heads, position = step->position + row;
   float* x = a.in + static_cast<size_t>(row) * a.ld + (is_q ? h * 2 * d : a.q_heads * 2 * d + kv * d);
   const float* w = is_q ? a.q_norm : a.k_norm;
-  float sum = 0.0f;
-  for (int n = lane; n < d; n += 32) {
-    const float v = x[n];
-    held[n] = v;
-    sum = arith::fma32(v, v, sum);
+  constexpr int kMost = 16;  // 512 dimensions; all loads are on their way before the first use
+  float own[kMost], weight[kMost], other[kMost];
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    const int n = lane + 32 * j;
+    own[j] = n < d ? x[n] : 0.0f;
+    weight[j] = n < d ? w[n] : 0.0f;
+    other[j] = n < d && !is_q ? x[a.kv_heads * d + n] : 0.0f;  // the value beside a key
   }
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kMost; ++j)
+    if (lane + 32 * j < d) sum = arith::fma32(own[j], own[j], sum);
   const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(warp_tree(sum), static_cast<float>(d)) + a.eps));
-  for (int n = lane; n < d; n += 32) held[n] = held[n] * r * w[n];
+#pragma unroll
+  for (int j = 0; j < kMost; ++j)
+    if (lane + 32 * j < d) held[lane + 32 * j] = own[j] * r * weight[j];
   __syncwarp();
   for (int j = lane; j < a.half; j += 32) {
     double s, c;
@@ -74,12 +83,14 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
     for (int n = lane; n < d; n += 32) x[n] = held[n];
     return;
   }
-  const float* v = x + a.kv_heads * d;
   float* key = a.keys + kv * a.head_floats + static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk + position % arith::kChunk;
   float* value = a.values + kv * a.head_floats + static_cast<size_t>(position) * d;
-  for (int n = lane; n < d; n += 32) {
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    const int n = lane + 32 * j;
+    if (n >= d) break;
     key[static_cast<size_t>(n) * arith::kChunk] = held[n];
-    value[n] = v[n];
+    value[n] = other[j];
   }
 }
 
@@ -103,8 +114,9 @@ struct Merge {
 
 constexpr int kAttentionThreads = 256;
 
-// Shared memory of a block in floats: queries [Q][4][D/4], scores [64][Q + 4], and of each query maximum, sum and two factors.
-__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * d + arith::kChunk * (q + 4) + 4 * q; }
+// Shared memory of a block in floats: queries [Q][4][D/4], scores [64][Q + 4], and of each query maximum, sum, two
+// factors and the keys it sees.
+__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * d + arith::kChunk * (q + 4) + 5 * q; }
 
 // One unit for the queries [first, first + Q) of a key head; thread t of 256. Keys and values are read once. Scores: a thread has one
 // key and one of the contract's lanes over D. Values: a thread has the dimensions t, t + 256, ... V of them.
@@ -118,12 +130,22 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
   float* scores = queries + Q * d;
   float* maxima = scores + arith::kChunk * kPitch;
   float *sums = maxima + Q, *before = sums + Q, *after = before + Q;
-  auto count_of = [&](int q, int c) {  // keys of the chunk that the query sees; 0 or less: none
-    return min(position + min(first + q, most - 1) / r + 1 - c * arith::kChunk, arith::kChunk);
-  };
-  for (int i = t; i < Q * d; i += kAttentionThreads) {
-    const int query = min(first + i / d, most - 1), n = i % d;
-    queries[i / d * d + n % 4 * quarter + n / 4] = a.in[static_cast<size_t>(query / r) * a.ld + (static_cast<size_t>(kv) * r + query % r) * 2 * d + n];
+  int* visible = reinterpret_cast<int*>(after + Q);
+  auto count_of = [&](int q, int c) { return min(visible[q] - c * arith::kChunk, arith::kChunk); };  // keys of the chunk; 0 or less: none
+  if (t < Q) visible[t] = position + min(first + t, most - 1) / r + 1;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int n = t + v * kAttentionThreads;
+    if (n >= d) break;
+    float x[Q];
+    int row = first / r, head = first % r;
+#pragma unroll
+    for (int i = 0; i < Q; ++i) {
+      x[i] = a.in[static_cast<size_t>(row) * a.ld + (static_cast<size_t>(kv) * r + head) * 2 * d + n];
+      if (first + i + 1 < most && ++head == r) head = 0, ++row;
+    }
+#pragma unroll
+    for (int i = 0; i < Q; ++i) queries[i * d + n % 4 * quarter + n / 4] = x[i];
   }
   sync();
 
@@ -281,25 +303,36 @@ __device__ __forceinline__ void attention_merge(const AttentionArgs& a, const St
   const float* from = a.partial + (static_cast<size_t>(kv) * a.m * r + row * r + head % r) * a.units * (d + 2);
   const bool real = n < d;
   float total = 0.0f, total_mx = 0.0f, total_s = 1.0f;
-  for (int unit = 0; unit < units;) {
-    const int end = min(unit + per_span, units), first = unit;
-    const float* p = from + static_cast<size_t>(unit) * (d + 2);
-    float o = real ? p[n] : 0.0f, mx = p[d], s = p[d + 1];
-    for (++unit; unit < end; ++unit) {
-      p = from + static_cast<size_t>(unit) * (d + 2);
-      const float next = real ? p[n] : 0.0f;
-      const Merge f(mx, p[d]);
-      mx = f.mx;
-      s = arith::fma32(p[d + 1], f.after, s * f.before);
-      o = arith::fma32(next, f.after, o * f.before);
+  constexpr int kBatch = 8;
+  float span_o = 0.0f, span_mx = 0.0f, span_s = 1.0f;
+  for (int unit0 = 0; unit0 < units; unit0 += kBatch) {
+    float o[kBatch], mx[kBatch], s[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float* p = from + static_cast<size_t>(min(unit0 + i, units - 1)) * (d + 2);
+      o[i] = real ? p[n] : 0.0f, mx[i] = p[d], s[i] = p[d + 1];
     }
-    if (first == 0) {
-      total = o, total_mx = mx, total_s = s;
-    } else {
-      const Merge f(total_mx, mx);
-      total_mx = f.mx;
-      total_s = arith::fma32(s, f.after, total_s * f.before);
-      total = arith::fma32(o, f.after, total * f.before);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int unit = unit0 + i;
+      if (unit >= units) break;
+      if (unit % per_span == 0) {
+        span_o = o[i], span_mx = mx[i], span_s = s[i];
+      } else {
+        const Merge f(span_mx, mx[i]);
+        span_mx = f.mx;
+        span_s = arith::fma32(s[i], f.after, span_s * f.before);
+        span_o = arith::fma32(o[i], f.after, span_o * f.before);
+      }
+      if ((unit + 1) % per_span != 0 && unit + 1 < units) continue;
+      if (unit < per_span) {
+        total = span_o, total_mx = span_mx, total_s = span_s;
+      } else {
+        const Merge f(total_mx, span_mx);
+        total_mx = f.mx;
+        total_s = arith::fma32(span_s, f.after, total_s * f.before);
+        total = arith::fma32(span_o, f.after, total * f.before);
+      }
     }
   }
   float v = 0.0f;

@@ -34,20 +34,83 @@ struct Phase {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
-// Every block's workers arrive; what they wrote is visible to all afterwards, to bulk copies too.
+// Every block's workers arrive; what they wrote is visible to all afterwards (to bulk copies after a proxy fence of their thread).
 __device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned target, int worker) {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
   named_barrier<2, kRingWorkers>();
   if (worker == 0) {
-    __threadfence();
-    atomicAdd(counter, 1u);
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
     unsigned seen;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     } while (seen < target);
-    __threadfence();
   }
   named_barrier<2, kRingWorkers>();
+}
+
+constexpr int kWorkerWarps = kRingWorkers / 32, kBody = kConsumers * 32;  // warps of the warp-wise operations; threads of the others
+
+// One projection's consumer, out of line: the registers of its loop are its own.
+template <int R>
+__device__ __noinline__ void fused_consume(RingConsumer* state, const RingPlan* from_plan, const Projection* from) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const RingBlock block(shared);
+  const RingPlan plan = *from_plan;
+  const Projection p = *from;
+  RingConsumer consumer = *state;
+  consumer.run<R>(block, plan, p);
+  *state = consumer;
+}
+
+template <int J, int C>
+__device__ __noinline__ void fused_gdn(const GdnArgs* from, const StepParams* step, int scratch_at) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const GdnArgs a = *from;
+  auto sync = [] { named_barrier<3, kBody>(); };
+  for (int head = blockIdx.x; head < a.v_heads; head += gridDim.x) {
+    gdn_head<J, C>(a, step, head, threadIdx.x, kBody, reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
+    sync();
+  }
+}
+
+template <int Q>
+__device__ __noinline__ void fused_attend(const AttentionArgs* from, const StepParams* step, int scratch_at) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const AttentionArgs a = *from;
+  const AttentionWork work(step->position + a.m);
+  attend<Q, 1>(a, step->position, work, threadIdx.x, reinterpret_cast<float*>(shared + scratch_at), [] { named_barrier<3, kBody>(); });
+}
+
+__device__ __noinline__ void fused_prepare(const AttentionArgs* from, const StepParams* step, int worker, int scratch_at) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const AttentionArgs a = *from;
+  const int heads = a.q_heads + a.kv_heads;
+  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < heads * a.m; task += gridDim.x * kWorkerWarps) {
+    attention_prepare(a, step, task % heads, task / heads, worker % 32, reinterpret_cast<float*>(shared + scratch_at) + worker / 32 * 256);
+    __syncwarp();
+  }
+}
+
+__device__ __noinline__ void fused_merge(const AttentionArgs* from, const StepParams* step) {
+  const AttentionArgs a = *from;
+  if (static_cast<int>(threadIdx.x) / 32 >= (a.d + 31) / 32) return;
+  for (int task = blockIdx.x; task < a.q_heads * a.m; task += gridDim.x) attention_merge(a, step, task % a.q_heads, task / a.q_heads, threadIdx.x);
+}
+
+__device__ __noinline__ void fused_norm(const NormArgs* from, int scratch_at) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const NormArgs a = *from;
+  auto sync = [] { named_barrier<3, kBody>(); };
+  for (int task = blockIdx.x; task < a.parts() * a.m; task += gridDim.x) {
+    norm_part(a, task % a.parts(), task / a.parts(), threadIdx.x, reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
+    sync();
+  }
+}
+
+__device__ __noinline__ void fused_swiglu(const SwigluArgs* from, int worker) {
+  const SwigluArgs a = *from;
+  const int groups = a.n / arith::kGroup;
+  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < groups * a.m; task += gridDim.x * kWorkerWarps)
+    swiglu_group(a, task % groups, task / groups, worker % 32);
 }
 #endif
 
@@ -72,17 +135,13 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
   }
 
   const bool consumer_warp = warp < kConsumers;
-  const int reducer_index = warp - kConsumers - 1, worker = consumer_warp ? threadIdx.x : threadIdx.x - 32, worker_warp = worker / 32;
-  constexpr int kWarps = kRingWorkers / 32, kBody = kConsumers * 32;  // warps of the warp-wise operations; threads of the others
+  const int reducer_index = warp - kConsumers - 1, worker = consumer_warp ? threadIdx.x : threadIdx.x - 32;
   RingConsumer consumer;
   RingReducer reducer;
-  float* scratch = reinterpret_cast<float*>(shared + plan.sums);
   auto fetch = [&](int i) {  // a phase's description into shared memory
     if (reducer_index == kReducers - 1 && i < count)
       for (int k = lane; k < static_cast<int>(sizeof copies[0] / 4); k += 32) copies[i % 2][k] = reinterpret_cast<const uint32_t*>(program + i)[k];
   };
-  auto ready = [] {};
-  auto sync = [] { named_barrier<3, kBody>(); };
   fetch(0);
   named_barrier<2, kRingWorkers>();
 
@@ -95,71 +154,39 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
         if (static_cast<int>(blockIdx.x) < phase.embed.rows) embed_row(phase.embed, blockIdx.x, worker, kRingWorkers);
         break;
       case PhaseType::kNorm:
-        if (consumer_warp) {
-          const NormArgs a = phase.norm;
-          for (int task = blockIdx.x; task < a.parts() * a.m; task += gridDim.x) {
-            norm_part(a, task % a.parts(), task / a.parts(), worker, scratch, ready, sync);
-            sync();
-          }
-        }
+        if (consumer_warp) fused_norm(&phase.norm, plan.sums);
         break;
       case PhaseType::kProject:
         if (consumer_warp) {
           switch (phase.project.q.tiles) {
-            case 2: consumer.run<2>(block, plan, phase.project); break;
-            case 5: consumer.run<5>(block, plan, phase.project); break;
-            case 7: consumer.run<7>(block, plan, phase.project); break;
-            case 8: consumer.run<8>(block, plan, phase.project); break;
-            default: consumer.run<11>(block, plan, phase.project); break;
+            case 2: fused_consume<2>(&consumer, &plan, &phase.project); break;
+            case 5: fused_consume<5>(&consumer, &plan, &phase.project); break;
+            case 7: fused_consume<7>(&consumer, &plan, &phase.project); break;
+            case 8: fused_consume<8>(&consumer, &plan, &phase.project); break;
+            default: fused_consume<11>(&consumer, &plan, &phase.project); break;
           }
         } else {
-          reducer.run(block, plan, phase.project, reducer_index);
+          const Projection p = phase.project;
+          reducer.run(block, plan, p, reducer_index);
         }
         break;
       case PhaseType::kGdnLarge:
-        if (consumer_warp)
-          for (int head = blockIdx.x; head < phase.gdn.v_heads; head += gridDim.x) {
-            gdn_head<16, 4>(phase.gdn, step, head, worker, kBody, scratch, ready, sync);
-            sync();
-          }
+        if (consumer_warp) fused_gdn<16, 4>(&phase.gdn, step, plan.sums);
         break;
       case PhaseType::kGdnSmall:
-        if (consumer_warp)
-          for (int head = blockIdx.x; head < phase.gdn.v_heads; head += gridDim.x) {
-            gdn_head<8, 2>(phase.gdn, step, head, worker, kBody, scratch, ready, sync);
-            sync();
-          }
+        if (consumer_warp) fused_gdn<8, 2>(&phase.gdn, step, plan.sums);
         break;
-      case PhaseType::kPrepare: {
-        const AttentionArgs& a = phase.attention;
-        const int heads = a.q_heads + a.kv_heads;
-        for (int task = blockIdx.x * kWarps + worker_warp; task < heads * a.m; task += gridDim.x * kWarps) {
-          attention_prepare(a, step, task % heads, task / heads, lane, scratch + worker_warp * 256);
-          __syncwarp();
-        }
-        break;
-      }
+      case PhaseType::kPrepare: fused_prepare(&phase.attention, step, worker, plan.sums); break;
       case PhaseType::kAttend:
         if (consumer_warp) {
-          const AttentionArgs& a = phase.attention;
-          const AttentionWork work(step->position + a.m);
-          if (a.m * a.per_kv() > 8) attend<16, 1>(a, step->position, work, worker, scratch, sync);
-          else attend<8, 1>(a, step->position, work, worker, scratch, sync);
+          if (phase.attention.m * phase.attention.per_kv() > 8) fused_attend<16>(&phase.attention, step, plan.sums);
+          else fused_attend<8>(&phase.attention, step, plan.sums);
         }
         break;
       case PhaseType::kMerge:
-        if (consumer_warp) {
-          const AttentionArgs& a = phase.attention;
-          if (warp < (a.d + 31) / 32)
-            for (int task = blockIdx.x; task < a.q_heads * a.m; task += gridDim.x) attention_merge(a, step, task % a.q_heads, task / a.q_heads, worker);
-        }
+        if (consumer_warp) fused_merge(&phase.attention, step);
         break;
-      case PhaseType::kSwiglu: {
-        const SwigluArgs& a = phase.swiglu;
-        const int groups = a.n / arith::kGroup;
-        for (int task = blockIdx.x * kWarps + worker_warp; task < groups * a.m; task += gridDim.x * kWarps) swiglu_group(a, task % groups, task / groups, lane);
-        break;
-      }
+      case PhaseType::kSwiglu: fused_swiglu(&phase.swiglu, worker); break;
       case PhaseType::kCheck:
         check_finite(phase.check, static_cast<size_t>(blockIdx.x) * kRingWorkers + worker, static_cast<size_t>(gridDim.x) * kRingWorkers);
         break;

@@ -76,19 +76,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
         s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
       }
   }
-  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread has one of them and keeps its window in registers.
+  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread keeps a channel's window in registers.
   const int width = 2 * dk + dv;
   auto channel_of = [&](int i) {
     return i < dk ? k_head * dk + i : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk : 2 * a.key_dim() + head * dv + i - 2 * dk;
   };
-  const bool windowed = a.taps == 4 && width <= threads;
-  float tap[4], window[3 + kRowBlock];
-  if (windowed && t < width) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) tap[j] = a.conv[static_cast<size_t>(j) * conv_dim + channel_of(t)];
-#pragma unroll
-    for (int j = 0; j < 3; ++j) window[j] = conv_from[static_cast<size_t>(j) * conv_dim + channel_of(t)];
-  }
+  const bool windowed = a.taps == 4;
   ready();
 
   // Input of channel ch at row: of this batch, or the history's where row is negative.
@@ -112,29 +105,50 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       betas[lane] = arith::sigmoid32(scalars[head]);
       decays[lane] = arith::exp32(a.a_neg[head] * arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
     }
-    if (windowed) {
-      if (t < width) {
-        const float* from = a.in + static_cast<size_t>(row0) * a.ld_in + channel_of(t);
+    // Gates of the row that this warp norms, fetched before they are needed.
+    constexpr int kGates = 4;
+    const bool early = dv <= 32 * kGates && rows <= warps;
+    float gate[kGates], norm_weight[kGates];
+    if (early && warp < rows) {
 #pragma unroll
-        for (int row = 0; row < kRowBlock; ++row) window[3 + row] = row < rows ? from[static_cast<size_t>(row) * a.ld_in] : 0.0f;
+      for (int j = 0; j < kGates; ++j) {
+        const int n = lane + 32 * j;
+        gate[j] = n < dv ? a.in[static_cast<size_t>(row0 + warp) * a.ld_in + conv_dim + head * dv + n] : 0.0f;
+        norm_weight[j] = n < dv ? a.norm[n] : 0.0f;
+      }
+    }
+    if (windowed) {
+      for (int i = t; i < width; i += threads) {
+        const int ch = channel_of(i);
+        float tap[4], window[3 + kRowBlock];
+#pragma unroll
+        for (int j = 0; j < 3; ++j) window[j] = input(row0 - 3 + j, ch);
+#pragma unroll
+        for (int row = 0; row < kRowBlock; ++row) window[3 + row] = row < rows ? a.in[static_cast<size_t>(row0 + row) * a.ld_in + ch] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) tap[j] = a.conv[static_cast<size_t>(j) * conv_dim + ch];
         auto convolve = [&](auto first, auto count) {  // rows [first, first + count), interleaved
 #pragma unroll
-          for (int i = 0; i < decltype(count)::value; ++i) {
-            constexpr int row0_of = decltype(first)::value;
-            const int row = row0_of + i;
+          for (int k = 0; k < decltype(count)::value; ++k) {
+            const int row = decltype(first)::value + k;
             float sum = 0.0f;
 #pragma unroll
             for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[j], window[row + j], sum);
             const float y = arith::silu32(sum);
-            if (row < rows) keep(row, t, y);
+            if (row < rows) keep(row, i, y);
           }
         };
         using std::integral_constant;
         convolve(integral_constant<int, 0>{}, integral_constant<int, 1>{});
         if (rows > 1) convolve(integral_constant<int, 1>{}, integral_constant<int, 3>{});
         if (rows > 4) convolve(integral_constant<int, 4>{}, integral_constant<int, 4>{});
+        if (row0 + rows == a.m && (i >= 2 * dk || head % repeat == 0)) {  // the last block: its last three inputs are the history
 #pragma unroll
-        for (int j = 0; j < 3; ++j) window[j] = window[kRowBlock + j];  // whole blocks only: the last block's are not used
+          for (int n = 1; n <= kRowBlock; ++n)
+            if (n == rows)
+#pragma unroll
+              for (int j = 0; j < 3; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = window[n + j];
+        }
       }
     } else {
       for (int task = t; task < rows * width; task += threads) {
@@ -230,21 +244,28 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       float* o = outputs + row * dv;
       const float ss = head_square_sum(o, dv, lane);
       const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(dv)) + a.eps));
-      const float* z = a.in + static_cast<size_t>(row0 + row) * a.ld_in + conv_dim + head * dv;
       float* out = a.out + static_cast<size_t>(row0 + row) * a.value_dim() + head * dv;
-      for (int n0 = 0; n0 < dv; n0 += 32) {
+      auto finish = [&](int n0, float z, float w) {
         const int n = n0 + lane;
         float v = 0.0f;
         if (n < dv) {
-          v = o[n] * r * a.norm[n] * arith::silu32(z[n]);
+          v = o[n] * r * w * arith::silu32(z);
           out[n] = v;
         }
         // Groups of 32 lie inside a head only when dv is a multiple of 32; the host quantizes otherwise.
         if (dv % 32 == 0) quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup, (head * dv + n0) / arith::kGroup, row0 + row, a.m);
+      };
+      if (early) {
+#pragma unroll
+        for (int j = 0; j < kGates; ++j)
+          if (32 * j < dv) finish(32 * j, gate[j], norm_weight[j]);
+      } else {
+        const float* z = a.in + static_cast<size_t>(row0 + row) * a.ld_in + conv_dim + head * dv;
+        for (int n0 = 0; n0 < dv; n0 += 32) finish(n0, n0 + lane < dv ? z[n0 + lane] : 0.0f, n0 + lane < dv ? a.norm[n0 + lane] : 0.0f);
       }
     }
   }
-  for (int i = t; i < width; i += threads) {
+  for (int i = t; !windowed && i < width; i += threads) {
     if (i < 2 * dk && head % repeat != 0) continue;  // value heads share a key head: the first one keeps its history
     const int ch = channel_of(i);
     for (int j = 0; j < history; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);

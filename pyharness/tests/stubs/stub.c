@@ -220,6 +220,7 @@ vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *to
   }
   dev->last_m = m;
   if (fault("parts-in-layer-1") || (fault("taps-hide-it") && !dev->taps)) h_out[(int64_t)m * dev->config.hidden - 2] += 0.25f;
+  if (fault("leak")) h_out[3] += 0.01f * (float)tokens[m - 1];
   if (fault("step-m-differs")) logits[(int64_t)m * dev->config.vocab - 1] *= 1.0000001f;
   return VCUDA_OK;
 }

@@ -10,6 +10,10 @@ from pyharness.findings import Divergence, Explanation
 from pyharness.plan import Job
 from pyharness.values import ArmResult, Comparison, FileFact, JobStatus
 
+# Only a process that outlived its arm does that, or somebody else. Digests are taken when an arm
+# ends and bytes are compared later: both must say the same.
+_CHANGED = "changed between their hashing and their comparison"
+
 
 @dataclass(frozen=True)
 class RowChange:
@@ -62,13 +66,16 @@ class Verdict:
 def judge(job: Job, facts: Facts) -> JobVerdict:
     """The first rule that applies decides; the order of the rules is the order of the doubts."""
     status, reason = _status(job, facts)
+    lost = _lost(facts) if status is JobStatus.UNSUPPORTED else ()
+    if lost:
+        reason = f"the candidate lacks {', '.join(lost)}, which the baseline has"
     told = status in (JobStatus.SAME, JobStatus.DIFFERS, JobStatus.INDISTINCT)
     missing = tuple(dict.fromkeys((*facts.baseline.missing, *facts.candidate.missing)))
     return JobVerdict(
         id=job.id,
         status=status,
         reason=reason,
-        requested=job.requested,
+        requested=job.requested or bool(lost),  # a candidate that can do less is no success
         comparison=facts.comparison if told else None,
         missing=missing if status is JobStatus.UNSUPPORTED else (),
         control=_control_line(job, facts) if told else "",
@@ -98,6 +105,8 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     # 3. The comparison itself.
     if facts.comparison is None or facts.comparison.bytes_compared <= 0:
         return JobStatus.INDISTINCT, "no bytes were compared"
+    if facts.comparison.equal != _same_digests(facts.baseline.files, facts.candidate.files):
+        return JobStatus.FAILED, f"the arms' files {_CHANGED}"
     if not facts.comparison.equal:
         return JobStatus.DIFFERS, facts.twins
     if facts.twins:
@@ -130,6 +139,8 @@ def _with_control(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     ]
     if blind:
         return JobStatus.INDISTINCT, f"control: {job.control.change}, yet {blind[0]} stays the same"
+    if {f.sha256 for f in control.files} & {f.sha256 for f in facts.candidate.files}:
+        return JobStatus.FAILED, f"the control's files {_CHANGED}"
     return JobStatus.SAME, ""
 
 
@@ -144,6 +155,12 @@ def _unsupported(name: str, arm: ArmResult) -> str:
     if arm.missing:
         return f"{name} lacks {', '.join(arm.missing)}"
     return f"{name}: {arm.reason}"
+
+
+def _lost(facts: Facts) -> tuple[str, ...]:
+    """Entries that the candidate's job lacks and the baseline's library has."""
+    library = facts.baseline.library
+    return tuple(n for n in facts.candidate.missing if library and n in library.symbols)
 
 
 def _same_digests(a: Sequence[FileFact], b: Sequence[FileFact]) -> bool:

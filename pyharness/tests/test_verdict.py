@@ -17,6 +17,7 @@ from pyharness.values import (
     Digest,
     FileFact,
     JobStatus,
+    LibraryFacts,
     ModelSpec,
 )
 from pyharness.verdict import Facts, JobVerdict, RowChange, conclude, judge
@@ -65,6 +66,9 @@ def facts(job: Job, **changes: Any) -> Facts:
         comparison=EQUAL,
         change=RowChange((row, row + 1), (row, row + 1), True),
     )
+    if changes.get("comparison") == UNEQUAL:
+        other = {"candidate": done(job, "c"), "candidate_again": done(job, "c")}
+        changes = {**other, **changes}
     return dataclasses.replace(passing, **changes)
 
 
@@ -223,3 +227,29 @@ def test_one_layers_state_under_two_names_is_no_proof() -> None:
     assert (verdict.status, verdict.reason) == (INDISTINCT, twins)
     verdict = judge(MT4, facts(MT4, twins=twins, comparison=UNEQUAL))
     assert (verdict.status, verdict.reason) == (DIFFERS, twins)
+
+
+def test_files_that_changed_after_they_were_hashed_prove_nothing() -> None:
+    """A process that outlived its arm once could put the baseline's bytes into the other folder."""
+    other = {"candidate": done(MT4, "c"), "candidate_again": done(MT4, "c")}
+    same_files = {"candidate": done(MT4), "candidate_again": done(MT4)}
+    for changes in (
+        {**other, "comparison": EQUAL},
+        {**same_files, "comparison": UNEQUAL},
+        {"control": done(MT4)},
+    ):
+        verdict = judge(MT4, facts(MT4, **changes))
+        assert verdict.status is FAILED and "changed between their hashing" in verdict.reason
+
+
+def test_a_candidate_that_lost_an_entry_is_no_success() -> None:
+    """A job of the default suite that only the candidate cannot run."""
+    lacking = dataclasses.replace(MT4, requested=False)
+    for symbols, requested in (((*MISSING.missing, "x"), True), (("x",), False)):
+        library = LibraryFacts(Digest("a" * 64), 1, 1, {}, symbols, ())
+        baseline = dataclasses.replace(done(MT4), library=library)
+        verdict = judge(lacking, facts(MT4, baseline=baseline, candidate=MISSING))
+        assert (verdict.status, verdict.requested) == (UNSUPPORTED, requested)
+        assert ("which the baseline has" in verdict.reason) == requested
+        code = conclude([verdict_of(SAME), verdict]).exit_code
+        assert code == (Exit.UNPROVED if requested else Exit.SAME)

@@ -25,6 +25,7 @@ from pyharness.options import (
     LIBRARY,
     MODEL,
     PATH,
+    PROFILE,
     RUN,
     RUNNING,
     SETTINGS,
@@ -40,6 +41,7 @@ from pyharness.options import (
 @click.option("--mt", metavar="M", help="M rows against M single steps: 4, 2-8 or 2,4.")
 @click.option("--rb", metavar="M", help="Rollback after M rows, every case.")
 @click.option("--libs", is_flag=True, help="M rows of the baseline against those of the candidate.")
+@PROFILE
 @MODEL
 @click.option(
     "--prefix", metavar="P[,P]", help="Tokens before the first recorded one.  [default: 63]"
@@ -76,7 +78,10 @@ def cli(context: click.Context, /, **given: Any) -> None:
         return
     from pyharness import commands
 
-    names = ("m1", "mt", "rb", "libs", "prefix", "continuation", "junit", "same_library", "trace")
+    names = (
+        *("m1", "mt", "rb", "libs", "profile", "prefix", "continuation", "junit"),
+        *("same_library", "trace"),
+    )
     made = commands.SuiteOptions(
         _models(given), json=given["json_path"], **{name: given[name] for name in names}
     )

@@ -52,6 +52,7 @@ class SuiteOptions:
     mt: str | None = None
     rb: str | None = None
     libs: bool = False
+    profile: plan.Profile = "quick"
     prefix: str | None = None
     continuation: str | None = None
     json: str | None = None
@@ -110,6 +111,7 @@ def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Re
         threads=settings["threads"] or (1 if workers > 1 else 0),
         timeout_s=settings["timeout"],
         environment=plan_environment(settings),
+        profile=options.profile,
     )
 
 

@@ -89,8 +89,7 @@ def reproduces(trace: Trace, dump: Path) -> bool:
     found = [
         [word_at(trace, Place(number, row), Site(-1, kind)) for kind in range(len(OUTPUTS))]
         for number, call in enumerate(trace.calls)
-        if call.recorded
-        for row in range(len(call.rows))
+        for row in range(call.recorded)
     ]
     return found == wanted and [digest(part) for part in files.state.values()] == [
         int(word) for word in trace.states[-1]
@@ -208,8 +207,6 @@ def _first(x: Floats, y: Floats) -> tuple[int, tuple[str, str], int] | None:
 def _recorded(script: tuple[Op, ...]) -> Iterator[tuple[int, int, int]]:
     """(position, row of its step, M) of each recorded row."""
     for op, after in zip(script, cursors(script), strict=True):
-        if op.record:
-            count = len(op.tokens)
-            for i in range(count):
-                batch = op.kind == "step_m"
-                yield after - count + i, i if batch else 0, count if batch else 1
+        count, batch = len(op.tokens), op.kind == "step_m"
+        for i in range(len(op.recorded)):
+            yield after - count + i, i if batch else 0, count if batch else 1

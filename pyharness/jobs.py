@@ -1,8 +1,11 @@
 """Runs the arms of a suite, a few processes at a time, and judges each job as soon as its arms have
 ended.
 
-Equal runs are made once and shared. Dumps live only as long as a job needs them: those of the first
-job and of the first few red ones stay for a reader, of the rest the digests are enough.
+Equal runs are made once and shared. Where a step takes less time than the start of a process, one
+process makes the runs of several jobs, each on a device and a model of its own; the repetitions are
+made in the opposite order, so that what one run leaves behind cannot pass for its right result.
+Dumps live only as long as a job needs them: those of the first job and of the first few red ones
+stay for a reader, of the rest the digests are enough.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 
 from pyharness import compare
 from pyharness.plan import Job, Suite, again, arm_key
-from pyharness.runner.base import Runner, SealedLibrary
+from pyharness.runner.base import Runner, SealedLibrary, run_batch
 from pyharness.twins import twin_layers
 from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
@@ -27,6 +30,7 @@ ARMS = ("baseline", "candidate")
 SMALL_MODEL_BYTES = 64 << 20
 Look = Callable[[Job, JobVerdict, Callable[[ArmPlan], Path]], JobVerdict]
 JOBS_AHEAD = 2  # jobs whose arms may run before the job in turn is judged; bounds the dumps on disk
+BATCH = 15  # jobs of small models whose runs share a process
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,13 @@ class ArmRecord:
     job: str  # the first job that needs it
     folder: str  # relative to the run
     result: ArmResult
+
+
+@dataclass(frozen=True)
+class _Run:
+    plan: ArmPlan
+    first: Future[ArmResult] | None  # the arm that it repeats
+    future: Future[ArmResult]
 
 
 class Arms:
@@ -69,32 +80,53 @@ class Arms:
     def folder(self, plan: ArmPlan) -> Path:
         return self._root / self._records[self.key(plan)][2]
 
-    def start(self, job: Job, pool: ThreadPoolExecutor, done: Callable[[], None]) -> None:
-        """Queue what no job has queued before. Repeats and the control wait for the arm that they
-        repeat.
+    def start(
+        self, jobs: Iterable[Job], pool: ThreadPoolExecutor, done: Callable[[], None]
+    ) -> None:
+        """Queue what no job has queued before: one task of the pool for all runs of one library,
+        role and environment. Repeats and controls wait for the arms that they repeat.
         """
-        for plan in job.arms():
-            key = self.key(plan)
-            if key in self._futures:
-                continue
-            first = None
-            if plan.role != "arm":
-                first = self.future(job.baseline if plan.arm == "baseline" else job.candidate)
-            self._futures[key] = pool.submit(self._run, plan, first, done)
+        groups: dict[tuple[object, ...], list[_Run]] = {}
+        for job in jobs:
+            for plan in job.arms():
+                if self.key(plan) in self._futures:
+                    continue
+                first = None
+                if plan.role != "arm":
+                    first = self.future(job.baseline if plan.arm == "baseline" else job.candidate)
+                made = self._futures[self.key(plan)] = Future()
+                place = plan.role != "arm", plan.arm, plan.role, plan.environment
+                group: tuple[object, ...] = (*place, self.key(plan) if plan.alone else "")
+                groups.setdefault(group, []).append(_Run(plan, first, made))
+        for group in sorted(groups, key=lambda place: bool(place[0])):  # arms first
+            pool.submit(self._run, groups[group], done)
 
     def future(self, plan: ArmPlan) -> Future[ArmResult]:
         return self._futures[self.key(plan)]
 
-    def _run(
-        self, plan: ArmPlan, first: Future[ArmResult] | None, done: Callable[[], None]
-    ) -> ArmResult:
-        # The pool takes runs in order, so the one waited for is already in a thread: no deadlock.
+    def _run(self, runs: list[_Run], done: Callable[[], None]) -> None:
+        # The pool takes tasks in order, so those waited for are already in a thread: no deadlock.
         try:
-            if first is not None and (ended := first.result()).status != "done":
-                return ArmResult(ended.status, f"not run: {ended.reason}", ended.missing)
-            return self._runner.run(plan, self._libraries[plan.arm], self.folder(plan))
-        finally:
-            done()
+            ready = [run for run in runs if self._ready(run, done)]
+            if ready and ready[0].plan.role == "again":
+                ready.reverse()
+            library = self._libraries[runs[0].plan.arm]
+            items = [(run.plan, self.folder(run.plan)) for run in ready]
+            for run, result in zip(ready, run_batch(self._runner, library, items), strict=True):
+                run.future.set_result(result)
+                done()
+        except BaseException as e:
+            for run in runs:
+                if not run.future.done():
+                    run.future.set_exception(e)
+
+    def _ready(self, run: _Run, done: Callable[[], None]) -> bool:
+        """Whether it is worth a run: not when the arm that it repeats did not end well."""
+        if run.first is None or (ended := run.first.result()).status == "done":
+            return True
+        run.future.set_result(ArmResult(ended.status, f"not run: {ended.reason}", ended.missing))
+        done()
+        return False
 
     def release(self, job: Job, keep: bool) -> None:
         """The job is judged: drop the dumps that nobody else needs."""
@@ -122,12 +154,13 @@ def run_jobs(
     root: Path,
     *,
     workers: int = 1,
+    batch: int = 1,
     on_job: Callable[[JobVerdict], None] = lambda verdict: None,
     on_arm: Callable[[int, int], None] = lambda done, total: None,
     look: Look = lambda job, verdict, folder: verdict,
 ) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
     """Every job's verdict, in the order of the suite, and every run that was made for them.
-    ``look`` explains a red job whose dumps stay.
+    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together.
     """
     arms = Arms(suite, libraries, runner, root)
     finished: list[None] = []
@@ -140,9 +173,11 @@ def run_jobs(
     kept = Counter[bool]()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="arm")
     try:
+        started = 0
         for i, job in enumerate(suite.jobs):
-            for ahead in suite.jobs[i : i + 1 + JOBS_AHEAD]:
-                arms.start(ahead, pool, arm_done)
+            while started < min(i + 1 + max(JOBS_AHEAD, batch), len(suite.jobs)):
+                arms.start(suite.jobs[started : started + batch], pool, arm_done)
+                started += batch
             verdict = judge(job, observe(job, arms))
             green = verdict.status is JobStatus.SAME
             keep = _worth_keeping(verdict.status) and kept[green] < (1 if green else RED_JOBS_KEPT)
@@ -219,6 +254,10 @@ def row_change(control: Path, candidate: Path) -> RowChange:
 def parallel_workers(models: Iterable[ModelSpec]) -> int:
     """Two processes at a time where one step cannot use the cores; else one that has them all."""
     return min(2, os.cpu_count() or 1) if all(_is_small(model) for model in models) else 1
+
+
+def jobs_per_process(models: Iterable[ModelSpec]) -> int:
+    return BATCH if all(_is_small(model) for model in models) else 1
 
 
 def _is_small(model: ModelSpec) -> bool:

@@ -82,6 +82,13 @@ MODEL = options(
 JSON = click.option(
     "--json", "json_path", metavar="PATH|-", help="The result as JSON; - is stdout."
 )
+PROFILE = click.option(
+    "--profile",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="How many cases and prefixes.",
+)
 RUN = click.argument("run", metavar="RUN")
 LIBRARY = click.argument("library", type=PATH)
 

@@ -16,8 +16,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyharness.errors import InputError, UsageError
+from pyharness.scripts import (
+    POISON,
+    Scripts,
+    last_rollback,
+    stream_number,
+    with_row,
+    without_call,
+)
 from pyharness.values import Arm, ArmPlan, Digest, ModelSpec, Op, to_json
 
+Profile = Literal["quick", "full"]
 Kind = Literal["m1", "mt", "rb", "libs-mt", "libs-rb"]
 Role = Literal["arm", "again", "control"]
 
@@ -27,16 +36,11 @@ DEFAULT_CONTINUATION = 4
 # The first recorded row then sees exactly 64 keys and the next one 65: every M-row step, M = 2
 # included, straddles a border of the 64-key chunks in which attention sums.
 DEFAULT_PREFIX = 63
-
-# What lies between mark and rollback, or after; "" is the plain case.
-ROLLBACK_CASES = {
-    "": "an M-row step",
-    "singles": "M single steps",
-    "mixed": "a single step, an M-row step, a single step",
-    "twice": "an M-row step, twice in a row, each with its own mark",
-    "changing": "M-row steps of two sizes",
-    "then-rows": "an M-row step, and an M-row step follows the rollback",
-}
+SPAN_PREFIX = 1023  # likewise, of the spans of 16 chunks
+FULL_PREFIXES = (0, 1, 5, 17, 64, 65, 200)  # of the full profile, beside the default one
+# The C library of GNU fills what it hands out: what is read before it is written differs.
+OTHER_MEMORY = ("MALLOC_PERTURB_", "165")
+FULL_ROWS = 64  # recorded rows of the full profile
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Job:
     id: str
     kind: Kind
     m: int  # rows of the M-row step; 1 for m1
-    case: str  # of ROLLBACK_CASES
+    case: str  # of ROW_CASES or ROLLBACK_CASES in scripts.py
     prefix: int  # P
     rows: int  # R, recorded rows
     requested: bool  # asked for by name: then `unsupported` is not a success
@@ -107,6 +111,7 @@ class Request:
     threads: int = 0
     timeout_s: float = 600.0
     environment: tuple[tuple[str, str], ...] = ()
+    profile: Profile = "quick"
 
     @property
     def widest(self) -> int:
@@ -114,11 +119,21 @@ class Request:
         return max([1, *self.mt, *self.rb, *self.libs_mt, *self.libs_rb])
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """Of a window: P, R, and whether it is one of many (``few`` cases) or costs much (``long``)."""
+
+    prefix: int
+    rows: int
+    few: bool = False
+    long: bool = False
+
+
 def generated_tokens(seed: int, count: int, vocab: int) -> tuple[int, ...]:
     """Tokens for a synthetic model: SHA-256 in counter mode, so the n-th token does not depend on
     ``count``.
     """
-    return tuple(_number("tokens", seed, i) % vocab for i in range(count))
+    return tuple(stream_number("tokens", seed, i) % vocab for i in range(count))
 
 
 def build(workloads: Iterable[Workload], request: Request) -> Suite:
@@ -126,32 +141,35 @@ def build(workloads: Iterable[Workload], request: Request) -> Suite:
     jobs: list[Job] = []
     notes: list[str] = []
     for workload in workloads:
-        for prefix, rows in _windows(workload, request, notes):
-            jobs.extend(_Window(workload, request, prefix, rows).jobs())
+        for extent in _windows(workload, request, notes):
+            jobs.extend(_Window(workload, request, extent).jobs())
     if not jobs:
         raise UsageError("nothing to compare: name at least one job, e.g. --mt 2-8")
     return Suite(tuple(jobs), tuple(notes))
 
 
-def _windows(workload: Workload, request: Request, notes: list[str]) -> Iterator[tuple[int, int]]:
-    """(P, R) of each prefix; an own default gives way to short input, a number of the user's does
-    not.
-    """
-    widest = request.widest
+def _windows(workload: Workload, request: Request, notes: list[str]) -> Iterator[_Extent]:
+    """An own default gives way to short input, a number of the user's does not."""
+    widest, full = request.widest, request.profile == "full"
     continuation = request.continuation
     if continuation is None and widest == 1:  # m1 alone: nothing bounds the rows but the tokens
         continuation = "all" if workload.given else 2 * DEFAULT_CONTINUATION
     shortest = widest + (continuation if isinstance(continuation, int) else DEFAULT_CONTINUATION)
+    rows = max(shortest, FULL_ROWS) if full and continuation is None else shortest
+    have = len(workload.tokens) if workload.given else 0
     if not workload.given:
         if continuation == "all":
             raise UsageError("--continuation all needs tokens of your own: give --tokens or --text")
         for prefix in request.prefixes or (DEFAULT_PREFIX,):
-            yield prefix, shortest
+            yield _Extent(prefix, rows)
+        if request.prefixes is None:
+            yield from _further_windows(workload.model, request, shortest)
         return
-    have = len(workload.tokens)
+    if full:
+        rows = min(rows, max(shortest, have // 2))
     prefixes = request.prefixes
     if prefixes is None:
-        prefixes = (max(0, min(DEFAULT_PREFIX, have - shortest)),)
+        prefixes = (max(0, min(DEFAULT_PREFIX, have - rows)),)
         if prefixes[0] < DEFAULT_PREFIX:
             notes.append(f"prefix {prefixes[0]} instead of {DEFAULT_PREFIX}: {have} tokens given")
     for prefix in prefixes:
@@ -160,15 +178,26 @@ def _windows(workload: Workload, request: Request, notes: list[str]) -> Iterator
                 f"{have} tokens are too few: prefix {prefix} + M {widest} + continuation "
                 f"{shortest - widest} need {prefix + shortest}; give more tokens or smaller numbers"
             )
-        rows = have - prefix if continuation == "all" else shortest
-        if prefix + rows < have:
-            notes.append(f"prefix {prefix}: the first {prefix + rows} of {have} tokens are used")
-        yield prefix, rows
+        made = have - prefix if continuation == "all" else min(rows, have - prefix)
+        if prefix + made < have:
+            notes.append(f"prefix {prefix}: the first {prefix + made} of {have} tokens are used")
+        yield _Extent(prefix, made)
+
+
+def _further_windows(model: ModelSpec, request: Request, rows: int) -> Iterator[_Extent]:
+    """Other borders of chunks and spans of attention, with fewer cases."""
+    if request.profile == "full":
+        for prefix in FULL_PREFIXES:
+            yield _Extent(prefix, rows, few=True)
+    if model.size == "tiny" and model.family in (
+        ("attn", "hybrid") if request.profile == "full" else ("attn",)
+    ):
+        yield _Extent(SPAN_PREFIX, rows, few=True, long=True)
 
 
 def again(plan: ArmPlan) -> ArmPlan:
-    """The same run once more, in another process."""
-    return dataclasses.replace(plan, role="again")
+    """The same run once more, in another process, where fresh memory holds another value."""
+    return dataclasses.replace(plan, role="again", environment=(*plan.environment, OTHER_MEMORY))
 
 
 def arm_key(plan: ArmPlan, library: Digest) -> str:
@@ -189,12 +218,14 @@ def model_slug(model: ModelSpec) -> str:
 class _Window:
     """One model, one prefix: the tokens of every script, and the jobs made of them."""
 
-    def __init__(self, workload: Workload, request: Request, prefix: int, rows: int) -> None:
+    def __init__(self, workload: Workload, request: Request, extent: _Extent) -> None:
+        prefix, rows = extent.prefix, extent.rows
         tokens = workload.tokens
         if not workload.given:
             tokens = generated_tokens(workload.model.seed, prefix + rows, workload.vocab)
-        self.request, self.vocab = request, workload.vocab
-        self.prefix, self.recorded = tokens[:prefix], tokens[prefix : prefix + rows]
+        self.request, self.extent = request, extent
+        self.full = request.profile == "full" and not extent.few
+        self.scripts = Scripts(tokens[:prefix], tokens[prefix : prefix + rows], workload.vocab)
         # Every arm gets the same cache, so that a result that depends on its size cannot pass for
         # one that depends on M. Beyond P + R a control that does not roll back needs room for the
         # longest detour.
@@ -203,33 +234,89 @@ class _Window:
         self.name = f"{model_slug(workload.model)}/p{prefix}"
 
     def jobs(self) -> Iterator[Job]:
-        request = self.request
+        request, scripts = self.request, self.scripts
         if request.m1:
-            last = len(self.recorded) - 1
-            yield self._job("m1", 1, "", self._singles(), last)
-        for m in request.mt:
-            yield self._job("mt", m, "", self._rows_then_singles(m), m - 1)
-        for m in request.rb:
-            for case in ROLLBACK_CASES:
-                yield self._job("rb", m, case, self._rollback(m, case), 0)
-        for m in request.libs_mt:
-            yield self._job("libs-mt", m, "", self._rows_then_singles(m), m - 1)
-        for m in request.libs_rb:
-            for case in ROLLBACK_CASES if request.explicit else ("",):
-                yield self._job("libs-rb", m, case, self._rollback(m, case), 0)
+            for case in self._single_cases():
+                last = len(scripts.recorded) - 1
+                yield self._job("m1", 1, case, scripts.singles(case), last)
+        for m in self._few(request.mt):
+            for case in self._row_cases(m, request.mt):
+                row = min(m if case == "mixed" else m - 1, len(scripts.recorded) - 1)
+                yield self._job("mt", m, case, scripts.rows(m, case), row)
+        for m in self._few(request.rb):
+            for case in self._rollback_cases(m, request.rb):
+                yield self._job("rb", m, case, scripts.rollback(m, case), m - 1)
+        for m in self._few(request.libs_mt):
+            for case in self._row_cases(m, request.libs_mt) if request.explicit else ("",):
+                row = min(m if case == "mixed" else m - 1, len(scripts.recorded) - 1)
+                yield self._job("libs-mt", m, case, scripts.rows(m, case), row)
+        for m in self._few(request.libs_rb):
+            for case in self._rollback_cases(m, request.libs_rb) if request.explicit else ("",):
+                yield self._job("libs-rb", m, case, scripts.rollback(m, case), m - 1)
+
+    # ---- which cases -----------------------------------------------------------------------------
+
+    def _few(self, rows: tuple[int, ...]) -> tuple[int, ...]:
+        return rows[-1:] if self.extent.long else rows
+
+    def _single_cases(self) -> tuple[str, ...]:
+        if self.extent.few:
+            return ("",)
+        return ("", "refused", "threads") if self.full else ("", "refused")
+
+    def _row_cases(self, m: int, rows: tuple[int, ...]) -> Iterator[str]:
+        """Every M plainly; the rest for the widest M, and for every M in the full profile."""
+        yield ""
+        if self.extent.prefix == 0 and m == rows[-1]:
+            yield "fresh"
+        if self.extent.few:
+            return
+        if m == rows[-1] or self.full:
+            yield from ("mixed", "refused", "reset", *POISON)
+        if self.full:
+            yield "threads"
+
+    def _rollback_cases(self, m: int, rows: tuple[int, ...]) -> Iterator[str]:
+        counts = sorted({1, m - 1})
+        if self.extent.few:
+            yield from ("", *(f"keep{n}" for n in counts))
+            return
+        yield from ("", "singles", "mixed", "twice", "changing", "then-rows")
+        if m == rows[-1] or self.full:
+            yield from ("after-rows", "refused", "reset", *POISON)
+            yield from ("schedule", "keep-schedule", "keep-twice")
+        if self.full:
+            yield from (f"schedule-{name}" for name in ("all", "none", "one"))
+            yield "keep-schedule-one"
+        yield from (f"accept{n}" for n in (range(1, m + 1) if self.full else (m // 2,)))
+        yield from (f"keep{n}" for n in (range(m + 1) if self.full else counts))
+
+    # ---- what they are made of -------------------------------------------------------------------
 
     def _job(self, kind: Kind, m: int, case: str, script: tuple[Op, ...], row: int) -> Job:
-        both = kind.startswith("libs")
+        both, scripts = kind.startswith("libs"), self.scripts
+        baseline = self._plan("baseline", script if both else scripts.singles())
         candidate = self._plan("candidate", script)
+        if case == "threads":
+            baseline = dataclasses.replace(baseline, threads=1)
+            candidate = dataclasses.replace(candidate, threads=2)
+        if case == "refused" and not kind.endswith("rb"):  # then the context is full at the end
+            end = len(scripts.prefix) + len(scripts.recorded)
+            model = dataclasses.replace(self.model, context=end)
+            baseline, candidate = (
+                dataclasses.replace(plan, model=model) for plan in (baseline, candidate)
+            )
+        candidate = dataclasses.replace(candidate, alone=case == "fresh")
+        optional = any(op.kind in ("rollback_to", "poison") for op in script)
         return Job(
             id=f"{self.name}/{kind}{m if kind != 'm1' else ''}{'-' + case if case else ''}",
             kind=kind,
             m=m,
             case=case,
-            prefix=len(self.prefix),
-            rows=len(self.recorded),
-            requested=self.request.explicit,
-            baseline=self._plan("baseline", script if both else self._singles()),
+            prefix=len(scripts.prefix),
+            rows=len(scripts.recorded),
+            requested=self.request.explicit and not optional,
+            baseline=baseline,
             candidate=candidate,
             control=self._control(candidate, row),
         )
@@ -248,90 +335,16 @@ class _Window:
             environment=self.request.environment,
         )
 
-    # ---- scripts ---------------------------------------------------------------------------------
-
-    def _start(self) -> tuple[Op, ...]:
-        return (Op("step", self.prefix),) if self.prefix else ()
-
-    def _singles(self) -> tuple[Op, ...]:
-        return (*self._start(), Op("step", self.recorded, record=True))
-
-    def _rows(self, m: int) -> tuple[Op, ...]:
-        """The recorded rows: the first M in one step, the rest one by one."""
-        rest = self.recorded[m:]
-        return (
-            Op("step_m", self.recorded[:m], record=True),
-            *((Op("step", rest, record=True),) if rest else ()),
-        )
-
-    def _rows_then_singles(self, m: int) -> tuple[Op, ...]:
-        return (*self._start(), *self._rows(m))
-
-    def _rollback(self, m: int, case: str) -> tuple[Op, ...]:
-        other, more = self._other_tokens(m, 0), self._other_tokens(m, m)
-        neighbour = self._other_tokens(m - 1 if m > 2 else 3, m)
-        mark, back = Op("mark"), Op("rollback")
-        detour: tuple[Op, ...] = {
-            "": (mark, Op("step_m", other), back),
-            "singles": (mark, Op("step", other), back),
-            "mixed": (mark, Op("step", more[:1]), Op("step_m", other), Op("step", more[1:2]), back),
-            "twice": (mark, Op("step_m", other), back, mark, Op("step_m", more), back),
-            "changing": (mark, Op("step_m", other), Op("step_m", neighbour), back),
-            "then-rows": (mark, Op("step_m", other), back),
-        }[case]
-        after = self._rows(m) if case == "then-rows" else (self._singles()[-1],)
-        return (*self._start(), *detour, *after)
-
-    def _other_tokens(self, count: int, offset: int) -> tuple[int, ...]:
-        """Tokens that the script does not use elsewhere, as long as the vocabulary has such.
-
-        The control of a rollback job leaves the rollback out. With an empty prefix and attention
-        only, its first row then differs because the cache holds other values: so a detour of the
-        very tokens that follow would prove nothing.
-        """
-        used = {*self.prefix, *self.recorded}
-        free = self.vocab - len(used & set(range(self.vocab)))
-        chosen: list[int] = []
-        counter = offset << 32  # one stream of numbers for each offset
-        while len(chosen) < count:
-            token = _number("other", 0, counter) % self.vocab
-            counter += 1
-            avoid = used if free > 0 else {self.recorded[0]}
-            if token not in avoid or self.vocab == 1:
-                chosen.append(token)
-        return tuple(chosen)
-
-    # ---- controls --------------------------------------------------------------------------------
-
     def _control(self, candidate: ArmPlan, row: int) -> Control:
-        if any(op.kind == "rollback" for op in candidate.script):
-            last = max(i for i, op in enumerate(candidate.script) if op.kind == "rollback")
-            script = candidate.script[:last] + candidate.script[last + 1 :]
+        """Without the last rollback; where there is none, with another token in that row."""
+        if (last := last_rollback(candidate.script)) >= 0:
+            script, row = without_call(candidate.script, last)
             plan = dataclasses.replace(candidate, role="control", script=script)
-            return Control(plan, 0, "the last rollback is left out")
-        token = self._other_tokens(row + 1, 0)[row] if self.vocab > 1 else self.recorded[row]
-        if token == self.recorded[row]:
-            token = (token + 1) % self.vocab
-        plan = dataclasses.replace(
-            candidate, role="control", script=_with_row(candidate.script, row, token)
-        )
+            return Control(plan, row, "the last rollback is left out")
+        recorded, vocab = self.scripts.recorded, self.scripts.vocab
+        token = self.scripts.other(row + 1, 0)[row] if vocab > 1 else recorded[row]
+        if token == recorded[row]:
+            token = (token + 1) % vocab
+        script = with_row(candidate.script, row, token)
+        plan = dataclasses.replace(candidate, role="control", script=script)
         return Control(plan, row, f"another token in row {row}")
-
-
-def _with_row(script: tuple[Op, ...], row: int, token: int) -> tuple[Op, ...]:
-    """The script with the token of one recorded row replaced."""
-    changed, first = [], 0
-    for op in script:
-        if op.record:
-            at = row - first
-            if 0 <= at < len(op.tokens):
-                op = dataclasses.replace(op, tokens=(*op.tokens[:at], token, *op.tokens[at + 1 :]))
-            first += len(op.tokens)
-        changed.append(op)
-    return tuple(changed)
-
-
-def _number(stream: str, seed: int, counter: int) -> int:
-    """64 bits of SHA-256 of (stream, seed, counter)."""
-    text = f"{stream}/{seed}/{counter}".encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

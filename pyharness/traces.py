@@ -70,7 +70,7 @@ class Call:
     position: int  # tokens in the state after it
     history: str  # digest of those tokens
     rows: tuple[str, ...] = ()  # of a step: the history that ends with each row
-    recorded: bool = False
+    recorded: int = 0  # how many of its rows, from the first on, are those of the dump
 
 
 @dataclass(frozen=True)

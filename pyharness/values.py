@@ -71,15 +71,22 @@ class ModelSpec:
 class Op:
     """One call of an arm's script. ``record`` appends its rows to h_out.npy and logits.npy.
 
-    step: one single step per token. step_m: all tokens in one M-row step. mark, rollback: no
-    tokens.
+    step: one single step per token. step_m: all tokens in one M-row step, of which only the first
+    ``number`` rows are recorded (0: all). mark, rollback, reset: no tokens.
     rollback_to: keep ``number`` rows. poison: fill unused memory with the 32-bit word ``number``.
+    refused: the call ``what``, which the library must refuse and which must change nothing.
     """
 
-    kind: Literal["step", "step_m", "mark", "rollback", "rollback_to", "poison"]
+    kind: Literal["step", "step_m", "mark", "rollback", "rollback_to", "poison", "reset", "refused"]
     tokens: tuple[int, ...] = ()
     record: bool = False
     number: int = 0
+    what: Literal["", "step", "step_m", "mark", "rollback"] = ""
+
+    @property
+    def recorded(self) -> tuple[int, ...]:
+        """The tokens whose rows are recorded."""
+        return self.tokens[: self.number or None] if self.record else ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,7 @@ class ArmPlan:
     # further variables for the worker, e.g. VLLM_CUDA_CPU_ISA
     environment: tuple[tuple[str, str], ...] = ()
     timeout_s: float = 600.0
+    alone: bool = False  # nothing else runs in its process before or after it
 
 
 @dataclass(frozen=True)

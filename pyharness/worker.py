@@ -3,20 +3,22 @@
 Started as ``python -I -m pyharness.worker`` where the package is installed; a runner that works
 from a plain checkout names the folder itself. Request and result are one line of JSON each. What
 native code prints goes to stderr: only the worker holds the real stdout. The exit code is 0 where
-the line says done or unsupported, else that of the error.
+the line says done or unsupported, else that of the error. A request may hold several arms: each
+has a device and a model of its own and a line of its own, and the first that fails is the last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -28,7 +30,7 @@ from pyharness.dumps import POSITION, DumpWriter
 from pyharness.errors import Exit, HarnessError, InputError, LibraryFailure, UsageError
 from pyharness.host import abi, loader, script
 from pyharness.host.abi import StateKind
-from pyharness.host.session import Engine, Rows, Session, build_info
+from pyharness.host.session import CallFailed, Engine, Session, build_info
 from pyharness.host.tracer import Tracer
 from pyharness.inputs.layout import LayerKind, Model
 from pyharness.inputs.model import load_model
@@ -38,25 +40,58 @@ from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, FileFact, LibraryFacts, Op, from_json, to_json
 
 TRACE_BYTES = 256
+_S = abi.Status
+REFUSALS = (_S.E_ARGUMENT, _S.E_UNSUPPORTED, _S.E_CONTEXT_FULL, _S.E_NO_MARK)
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
-    reply = claim_stdout()
-    result, code = _answer()
-    line = json.dumps(to_json(result)).encode() + b"\n"
-    while line:
-        line = line[os.write(reply, line) :]
+    reply, work = claim_stdout(), _Work()
+    while True:
+        result, code = _answer(work.next)
+        line = json.dumps(to_json(result)).encode() + b"\n"
+        while line:
+            line = line[os.write(reply, line) :]
+        if code != Exit.SAME or not work.left:
+            break
     # Not sys.exit: the dump is in place and said to be; no destructor may add to that.
     os._exit(code)
 
 
-def _answer() -> tuple[ArmResult, int]:
+class _Work:
+    """The arms of the request, one after the other, on a library that is loaded once."""
+
+    def __init__(self) -> None:
+        self._request: WorkerRequest | None = None
+        self._library: tuple[loader.Loaded, abi.Bound] | None = None
+        self.left: list[tuple[ArmPlan, str]] = []
+
+    def next(self) -> ArmResult:
+        if self._request is None:
+            self._request = request = _read_request()
+            self.left = [(request.plan, request.out), *request.more]
+            confine(request.parent_pid, request.memory_limit_bytes)
+        plan, out = self.left.pop(0)
+        return self._run(dataclasses.replace(self._request, plan=plan, out=out))
+
+    def _run(self, request: WorkerRequest) -> ArmResult:
+        if not script.recorded_rows(request.plan.script):
+            raise UsageError("the script records no row, so there would be nothing to compare")
+        trace = Trace(request.trace_fd)
+        if self._library is None:
+            trace("the load of the library")
+            loaded = loader.load(
+                request.library_fd, request.library_sha256, request.library_size_bytes
+            )
+            self._library = loaded, abi.bind(loaded.library)
+            _check_arithmetic("its load")
+        return run_arm(request, *self._library, trace)
+
+
+def _answer(run: Callable[[], ArmResult]) -> tuple[ArmResult, int]:
     """The result, whatever happens, and the exit code."""
     try:
-        request = _read_request()
-        confine(request.parent_pid, request.memory_limit_bytes)
-        result = run_arm(request)
+        result = run()
         return result, Exit.FAILED if result.status == "failed" else Exit.SAME
     except HarnessError as e:
         return ArmResult("failed", str(e)), e.exit_code
@@ -72,16 +107,12 @@ def _answer() -> tuple[ArmResult, int]:
         return ArmResult("failed", " ".join(reason.split())), Exit.DEFECT
 
 
-def run_arm(request: WorkerRequest) -> ArmResult:
-    """From the library's bytes to the three files; a HarnessError where that does not work out."""
+def run_arm(
+    request: WorkerRequest, loaded: loader.Loaded, bound: abi.Bound, trace: Trace
+) -> ArmResult:
+    """From a loaded library to the three files; a HarnessError where that does not work out."""
     began, plan = time.monotonic(), request.plan
     rows = script.recorded_rows(plan.script)
-    if not rows:
-        raise UsageError("the script records no row, so there would be nothing to compare")
-    trace = Trace(request.trace_fd)
-    trace("the load of the library")
-    loaded = loader.load(request.library_fd, request.library_sha256, request.library_size_bytes)
-    bound = abi.bind(loaded.library)
     facts = library_facts(loaded, bound)
     needed = script.needed_entries(plan.script) + (script.TAPS if request.trace else ())
     if missing := bound.lacks(needed):
@@ -149,17 +180,13 @@ def _run_script(
         times.append(engine.native_ns - before)
         _check_position(engine, position, op)
     trace.where = "after the script"
+    _check_arithmetic("the script")
     return tuple(times)
 
 
 def _run_op(engine: Engine, op: Op, dump: DumpWriter | None) -> None:
-    def record(rows: Rows) -> None:
-        if op.record and dump is not None:
-            dump.append(rows.h_out, rows.logits)
-
     if isinstance(engine, Tracer):
-        engine.recording = op.record
-
+        engine.recording = len(op.recorded) if op.kind == "step_m" else int(op.record)
     if op.kind == "mark":
         engine.mark()
     elif op.kind == "rollback":
@@ -168,11 +195,46 @@ def _run_op(engine: Engine, op: Op, dump: DumpWriter | None) -> None:
         engine.rollback_to(op.number)
     elif op.kind == "poison":
         engine.poison(op.number)
+    elif op.kind == "reset":
+        engine.reset()
+    elif op.kind == "refused":
+        _run_refused(engine, op)
     elif op.kind == "step_m":
-        record(engine.step_m(op.tokens))
+        rows = engine.step_m(op.tokens)
+        if dump and (count := len(op.recorded)):
+            dump.append(rows.h_out[:count], rows.logits[:count])
     else:
         for token in op.tokens:
-            record(engine.step(token))
+            rows = engine.step(token)
+            if dump and op.record:
+                dump.append(rows.h_out, rows.logits)
+
+
+def _run_refused(engine: Engine, op: Op) -> None:
+    """A call that must be refused, with nothing written; what follows shows the state as it was."""
+    call: dict[str, Callable[[], object]] = {
+        "step": lambda: engine.step(op.tokens[0]),
+        "step_m": lambda: engine.step_m(op.tokens),
+        "mark": engine.mark,
+        "rollback": engine.rollback,
+    }
+    try:
+        call[op.what]()
+    except CallFailed as e:
+        if e.status not in REFUSALS or e.wrote:
+            raise
+        return
+    told = f" ({len(op.tokens)} tokens, the last one {op.tokens[-1]})" if op.tokens else ""
+    raise LibraryFailure(f"vcuda_dev_model_{op.what}{told} was not refused")
+
+
+def _check_arithmetic(after: str) -> None:
+    """A library built for fast mathematics may leave the whole process with other arithmetic."""
+    one, tiny, half_ulp = (np.float32(x) for x in (1.0, 2.0**-126, 2.0**-24))
+    if tiny * np.float32(0.5) == 0:
+        raise LibraryFailure(f"after {after} this process flushes denormal numbers to zero")
+    if one + half_ulp != one or one + half_ulp * np.float32(1.5) == one:
+        raise LibraryFailure(f"after {after} this process no longer rounds to nearest even")
 
 
 def _check_position(engine: Engine, position: int, op: Op) -> None:

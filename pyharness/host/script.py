@@ -16,27 +16,30 @@ _ENTRY = {
     "rollback_to": "vcuda_dev_model_rollback_to",
     "poison": "vcuda_dev_poison",
 }
+_ONE_SHOT = ("rollback", "rollback_to")
 
 
 def needed_entries(script: Sequence[Op]) -> tuple[str, ...]:
     """Optional entries without which the script cannot run or its state cannot be written."""
-    used = {op.kind for op in script}
+    used = {op.what if op.kind == "refused" else op.kind for op in script}
     return (*(name for kind, name in _ENTRY.items() if kind in used), STATE_READ)
 
 
 def recorded_rows(script: Sequence[Op]) -> int:
-    return sum(len(op.tokens) for op in script if op.record)
+    return sum(len(op.recorded) for op in script)
 
 
 def cursors(script: Sequence[Op]) -> Iterator[int]:
-    """Tokens in the state after each call; a rollback without a mark is refused, moves nothing."""
+    """Tokens in the state after each call; what is refused moves nothing."""
     cursor, marked = 0, None
     for op in script:
         if op.kind == "mark":
             marked = cursor
-        elif op.kind in ("rollback", "rollback_to"):
+        elif op.kind == "reset":
+            cursor, marked = 0, None
+        elif op.kind in _ONE_SHOT:
             cursor, marked = (cursor, None) if marked is None else (marked + op.number, None)
-        else:
+        elif op.kind != "refused":
             cursor += len(op.tokens)
         yield cursor
 

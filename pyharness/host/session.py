@@ -28,8 +28,8 @@ _BUILD_INFO_BYTES = 1 << 16
 class CallFailed(LibraryFailure):
     """A call that returned another status than VCUDA_OK."""
 
-    def __init__(self, function: str, status: int, text: str) -> None:
-        self.function, self.status, self.text = function, status, text
+    def __init__(self, function: str, status: int, text: str, *, wrote: bool = False) -> None:
+        self.function, self.status, self.text, self.wrote = function, status, text, wrote
         known = status in abi.Status.__members__.values()
         name = f"VCUDA_{abi.Status(status).name}" if known else "unknown status"
         super().__init__(f"{function}: {name} ({status}): {text or 'the library gives no reason'}")
@@ -202,7 +202,8 @@ class Session:
         except CallFailed as e:
             if h_out.untouched and logits.untouched:
                 raise
-            raise CallFailed(name, e.status, f"{e.text} (and it wrote outputs all the same)") from e
+            text = f"{e.text} (and it wrote outputs all the same)"
+            raise CallFailed(name, e.status, text, wrote=True) from e
         try:
             return Rows(h_out.collect(), logits.collect())
         except LibraryFailure as e:

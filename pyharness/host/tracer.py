@@ -43,13 +43,14 @@ class Tracer:
         self._rows: list[list[int]] = []
         self._states: list[list[int]] = []
         self._captured: np.ndarray | None = None
-        self.recording = False  # whether the rows to come are those of a dump
+        self.recording = 0  # how many rows of the next call are those of a dump
 
     # ---- calls of a script -----------------------------------------------------------------------
 
     def reset(self) -> None:
         self._session.reset()
         self._session.taps(True)
+        self._history, self._mark = [START], []
         self._after("reset")
 
     def step(self, token: int) -> Rows:

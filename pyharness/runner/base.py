@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -41,6 +42,17 @@ class TracingRunner(Runner, Protocol):
         ...
 
 
+def run_batch(
+    runner: Runner, library: SealedLibrary, items: Sequence[tuple[ArmPlan, Path]]
+) -> Iterable[ArmResult]:
+    """Several arms of one library, results in their order: in one process where the runner can."""
+    together = getattr(runner, "run_batch", None)
+    if together is not None and len(items) > 1:
+        results: Iterator[ArmResult] = together(library, items)
+        return results
+    return (runner.run(plan, library, out) for plan, out in items)
+
+
 @dataclass(frozen=True)
 class WorkerRequest:
     """One line of JSON on the worker's stdin. Descriptors are inherited under their numbers."""
@@ -54,3 +66,6 @@ class WorkerRequest:
     parent_pid: int = 0  # die with this process; 0: do not care
     memory_limit_bytes: int = 0  # RLIMIT_AS; 0: none (a CUDA driver reserves far more than it uses)
     trace: TraceRequest | None = None  # run with taps on and write a trace, not a dump
+    # further arms of the same library and environment, each with its folder: after the first one,
+    # from a fresh device and model, one line of reply each
+    more: tuple[tuple[ArmPlan, str], ...] = ()

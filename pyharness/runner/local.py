@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -49,42 +50,74 @@ class LocalRunner:
 
     def run(self, plan: ArmPlan, library: SealedLibrary, out: Path) -> ArmResult:
         """``out`` must not exist, or be an empty folder."""
-        return self._run(plan, library, out, None)
+        return next(self.run_batch(library, [(plan, out)]))
 
     def trace(
         self, plan: ArmPlan, library: SealedLibrary, out: Path, request: TraceRequest
     ) -> ArmResult:
-        return self._run(plan, library, out, request)
+        return next(self._run_batch(library, [(plan, out)], request))
 
-    def _run(
-        self, plan: ArmPlan, library: SealedLibrary, out: Path, traced: TraceRequest | None
-    ) -> ArmResult:
-        out = Path(os.path.abspath(out))
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out} exists already; a dump is never overwritten")
-        done = False
+    def run_batch(
+        self, library: SealedLibrary, items: Sequence[tuple[ArmPlan, Path]]
+    ) -> Iterator[ArmResult]:
+        """One arm after the other in one process; a new one where an arm fails. All plans have one
+        environment, up to the variable of M.
+        """
+        return self._run_batch(library, items, None)
+
+    def _run_batch(
+        self,
+        library: SealedLibrary,
+        items: Sequence[tuple[ArmPlan, Path]],
+        traced: TraceRequest | None,
+    ) -> Iterator[ArmResult]:
+        left = [(plan, Path(os.path.abspath(out))) for plan, out in items]
+        for _, out in left:
+            if out.exists() and (not out.is_dir() or any(out.iterdir())):
+                raise InputError(f"{out} exists already; a dump is never overwritten")
+        while left:
+            results = self._run_process(library, left, traced)
+            left = left[len(results) :]
+            yield from results
+
+    def _run_process(
+        self,
+        library: SealedLibrary,
+        items: Sequence[tuple[ArmPlan, Path]],
+        traced: TraceRequest | None,
+    ) -> list[ArmResult]:
+        """The results of the arms that one process came to, at least one."""
+        results: list[ArmResult] = []
+        names = traced.files if traced else FILES
         try:
             with tempfile.TemporaryFile(buffering=0) as trace:
-                ended = self._start(plan, library, out, trace.fileno(), traced)
+                ended = self._start(items, library, trace.fileno(), traced)
                 call = os.pread(trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
             if self._children.stopped:
-                return ArmResult("failed", "stopped")
-            result = _result(plan, ended, call, out, traced.files if traced else FILES)
-            done = result.status == "done"
+                return [ArmResult("failed", "stopped")] * len(items)
+            *early, last = _replies(ended.stdout, len(items))
+            for reply, (plan, out) in zip(early, items, strict=False):
+                # its line is whole: what became of the process later is not this arm's
+                well = Ended(ended.pid, 0, reply, ended.stderr_tail)
+                results.append(_result(plan, well, call, out, names))
+            plan, out = items[len(early)]
+            results.append(_result(plan, replace(ended, stdout=last), call, out, names))
         finally:
-            if not done:  # nothing that a failed arm wrote stays, Ctrl-C included
-                shutil.rmtree(partial_folder(out, os.getpid()), ignore_errors=True)
-                shutil.rmtree(out, ignore_errors=True)
-        return result
+            for i, (_, out) in enumerate(items):
+                if i >= len(results) or results[i].status != "done":
+                    # nothing that a failed arm wrote stays, Ctrl-C included
+                    shutil.rmtree(partial_folder(out, os.getpid()), ignore_errors=True)
+                    shutil.rmtree(out, ignore_errors=True)
+        return results
 
     def _start(
         self,
-        plan: ArmPlan,
+        items: Sequence[tuple[ArmPlan, Path]],
         library: SealedLibrary,
-        out: Path,
         trace_fd: int,
         traced: TraceRequest | None,
     ) -> Ended:
+        (plan, out), *more = items
         request = WorkerRequest(
             plan=plan,
             library_fd=library.fd,
@@ -95,6 +128,7 @@ class LocalRunner:
             parent_pid=os.getpid(),
             memory_limit_bytes=self.memory_limit_bytes,
             trace=traced,
+            more=tuple((further, str(folder)) for further, folder in more),
         )
         try:
             return run_process(
@@ -107,6 +141,25 @@ class LocalRunner:
             )
         except OSError as e:
             raise HarnessError(f"the worker process cannot be started: {e}") from None
+
+
+def _replies(stdout: bytes, arms: int) -> list[bytes]:
+    """What each arm replied. The last one is the arm that the end of the process tells of: it
+    replied last, or, where that was no failure and arms were left, it is the one in progress.
+    """
+    *lines, rest = stdout.split(b"\n")
+    replies = [line + b"\n" for line in lines]
+    if len(replies) < arms and not (replies and _says_failed(replies[-1])):
+        return [*replies, rest]
+    first = min(len(replies), arms) - 1
+    return [*replies[:first], b"".join([*replies[first:], rest])]
+
+
+def _says_failed(reply: bytes) -> bool:
+    try:
+        return bool(json.loads(reply)["status"] == "failed")
+    except (ValueError, KeyError, TypeError):
+        return True
 
 
 def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str, ...]) -> ArmResult:

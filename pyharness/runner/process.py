@@ -64,7 +64,9 @@ def run_process(
     pass_fds: Sequence[int],
     timeout_s: float,
 ) -> Ended:
-    """Runs to its end or the deadline, then kills the process group. OSError if it cannot start."""
+    """Runs to its end or the deadline, then kills the process group; each line on stdout moves the
+    deadline to ``timeout_s`` from then on. OSError if it cannot start.
+    """
     with tempfile.TemporaryFile() as request:
         request.write(stdin)  # a file, not a pipe: the child may read it late or never
         request.seek(0)
@@ -78,7 +80,7 @@ def run_process(
             start_new_session=True,
         )
     children.began(child.pid)
-    watch = _Watch(child, time.monotonic() + timeout_s)
+    watch = _Watch(child, timeout_s)
     try:
         watch.until_ended()
     finally:  # also on Ctrl-C: the child is in a session of its own and does not hear of it
@@ -98,11 +100,12 @@ def run_process(
 class _Watch:
     """Drains the child's pipes until it has ended, also when a grandchild holds them open."""
 
-    def __init__(self, child: subprocess.Popen[bytes], deadline: float) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], timeout_s: float) -> None:
         assert child.stdout is not None and child.stderr is not None
         self.reply, self.tail = bytearray(), bytearray()
         self.timed_out = self.overflowed = False
-        self._deadline = deadline
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._pipes = (child.stdout, child.stderr)
         self._selector = selectors.DefaultSelector()
         for pipe in self._pipes:
@@ -143,6 +146,8 @@ class _Watch:
     def _keep(self, pipe: IO[bytes], data: bytes) -> None:
         if pipe is self._pipes[0]:
             self.reply += data
+            if b"\n" in data:
+                self._deadline = time.monotonic() + self._timeout_s
             self.overflowed = len(self.reply) > REPLY_LIMIT_BYTES
         else:
             self.tail += data

@@ -23,6 +23,8 @@ OPTIONAL = {
     "step_m": "vcuda_dev_model_step_m",
     "mark": "vcuda_dev_model_mark",
     "rollback": "vcuda_dev_model_rollback",
+    "rollback_to": "vcuda_dev_model_rollback_to",
+    "poison": "vcuda_dev_poison",
 }
 
 
@@ -75,7 +77,7 @@ class FakeRunner:
         with self.lock:
             self.ran.append((plan, library.name))
         assert not out.exists()
-        kinds: set[str] = {op.kind for op in plan.script}
+        kinds: set[str] = {op.what or op.kind for op in plan.script}
         missing = tuple(OPTIONAL[k] for k in OPTIONAL if k in kinds & library.lacks)
         facts = LibraryFacts(
             library.digest, library.size_bytes, 1, {"backend": "fake"}, ("a",), missing
@@ -97,8 +99,12 @@ class FakeRunner:
         for op in plan.script:
             if op.kind == "mark":
                 mark = list(state)
-            elif op.kind == "rollback" and "stuck" not in faults:
-                state = mark
+            elif op.kind in ("rollback", "rollback_to") and "stuck" not in faults:
+                state = state[: len(mark) + op.number]
+            elif op.kind == "reset":
+                state = []
+            elif op.kind == "refused":
+                continue
             batch = op.kind == "step_m"
             bent = bent or (batch and "after" in faults)
             for i, token in enumerate(op.tokens):
@@ -111,7 +117,7 @@ class FakeRunner:
                     logits.view("<u4")[3] ^= 1
                 if "deaf-logits" in faults:
                     logits[:] = 1
-                if op.record:
+                if i < len(op.recorded):
                     rows.append((h, logits))
         seen = [0] if faults & {"deaf", "deaf-state"} else [*state, -1] if bent else state
         _write(out, rows, _numbers(salt, seen, 12), len(seen))

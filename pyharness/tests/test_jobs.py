@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from pyharness.errors import GateRefusal
 from pyharness.jobs import RED_JOBS_KEPT, SMALL_MODEL_BYTES, ArmRecord, parallel_workers, run_jobs
-from pyharness.plan import Request, Suite, Workload, build
+from pyharness.plan import Request, Suite, Workload, again, build
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
 from pyharness.values import ArmPlan, ArmResult, JobStatus, ModelSpec
 from pyharness.verdict import JobVerdict
@@ -39,11 +40,14 @@ def run(
     baseline: FakeLibrary = OLD,
     candidate: FakeLibrary = NEW,
     workers: int = 2,
+    batch: int = 1,
     **changes: Any,
 ) -> tuple[dict[str, JobVerdict], tuple[ArmRecord, ...], FakeRunner]:
     runner = FakeRunner()
-    libraries = {"baseline": baseline, "candidate": candidate}
-    verdicts, records = run_jobs(suite(**changes), libraries, runner, tmp_path, workers=workers)  # type: ignore[arg-type]
+    libraries: Any = {"baseline": baseline, "candidate": candidate}
+    verdicts, records = run_jobs(
+        suite(**changes), libraries, runner, tmp_path, workers=workers, batch=batch
+    )
     return {v.id.rsplit("/", 1)[1]: v for v in verdicts}, records, runner
 
 
@@ -53,9 +57,10 @@ def reds(verdicts: dict[str, JobVerdict]) -> dict[str, str]:
 
 @pytest.mark.parametrize("prefix", [0, 1, 63])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_sound_library_passes(tmp_path: Path, prefix: int, workers: int) -> None:
-    verdicts, _, _ = run(tmp_path, workers=workers, prefixes=(prefix,))
-    assert not reds(verdicts) and len(verdicts) == 1 + 2 + 6 + 2
+@pytest.mark.parametrize("batch", [1, 5, 100])
+def test_a_sound_library_passes(tmp_path: Path, prefix: int, workers: int, batch: int) -> None:
+    verdicts, _, _ = run(tmp_path, workers=workers, batch=batch, prefixes=(prefix,))
+    assert not reds(verdicts) and {"m1", "mt2", "mt4-nan", "rb2-keep1", "libs-rb2"} <= set(verdicts)
 
 
 def test_each_distinct_run_is_made_once_and_twice_where_it_must_repeat_itself(
@@ -66,12 +71,18 @@ def test_each_distinct_run_is_made_once_and_twice_where_it_must_repeat_itself(
     singles = [
         p for p, lib in runner.ran if lib == "old" and {op.kind for op in p.script} == {"step"}
     ]
-    assert Counter(p.role for p in singles) == {"arm": 1, "again": 1}
+    assert Counter(p.role for p in singles) == {"arm": 2, "again": 2}  # two sizes of the context
 
 
 def test_wrong_rows(tmp_path: Path) -> None:
     verdicts, _, _ = run(tmp_path, candidate=broken("rows"))
-    assert reds(verdicts) == dict.fromkeys(("mt2", "mt4", "rb2-then-rows", "libs-mt2"), "differs")
+    wrong = [
+        job.id.rsplit("/", 1)[1]
+        for job in suite().jobs
+        if any(op.kind == "step_m" and op.recorded == op.tokens for op in job.candidate.script)
+    ]
+    assert {"mt2", "mt4", "mt4-mixed", "rb2-then-rows", "libs-mt2"} <= set(wrong)
+    assert reds(verdicts) == dict.fromkeys(wrong, "differs")
     comparison = verdicts["mt4"].comparison
     assert comparison is not None
     (d,) = comparison.differences
@@ -80,7 +91,8 @@ def test_wrong_rows(tmp_path: Path) -> None:
 
 def test_wrong_state_after_right_rows(tmp_path: Path) -> None:
     verdicts, _, _ = run(tmp_path, candidate=broken("after"))
-    assert set(reds(verdicts)) == {n for n in verdicts if n not in ("m1", "rb2-singles")}
+    right = ("m1", "m1-refused", "rb2-singles")
+    assert set(reds(verdicts)) == {n for n in verdicts if n not in right}
     comparison = verdicts["mt2"].comparison
     assert comparison is not None and [d.file for d in comparison.differences] == [
         "state.safetensors"
@@ -195,7 +207,49 @@ def test_disk_is_bounded_while_the_suite_runs(tmp_path: Path) -> None:
     libraries = {"baseline": OLD, "candidate": NEW}
     everything = suite(mt=tuple(range(2, 17)), rb=(), libs_mt=(), libs_rb=())
     run_jobs(everything, libraries, Watching(), tmp_path)  # type: ignore[arg-type]
-    assert most <= 5 + 3 * 4  # the first job's, and of at most a few jobs the rest
+    assert most <= 5 + 3 * 5  # the first job's, and of at most a few jobs the rest
+
+
+class Batches(FakeRunner):
+    """Keeps the runs that were handed over together."""
+
+    made: list[list[ArmPlan]]
+
+    def run_batch(self, library: Any, items: Any) -> Iterator[ArmResult]:
+        with self.lock:
+            self.made.append([plan for plan, _ in items])
+        for plan, out in items:
+            yield self.run(plan, library, out)
+
+
+def test_runs_of_several_jobs_share_a_process_and_are_repeated_in_the_opposite_order(
+    tmp_path: Path,
+) -> None:
+    runner = Batches()
+    made: list[list[ArmPlan]] = []
+    runner.made = made
+    libraries: Any = {"baseline": OLD, "candidate": NEW}
+    everything = suite(prefixes=(0,))
+    verdicts, records = run_jobs(everything, libraries, runner, tmp_path, workers=2, batch=100)
+    assert {v.status for v in verdicts} == {JobStatus.SAME}
+    for together in made:
+        assert len({(p.arm, p.role, p.environment) for p in together}) == 1
+        assert not any(p.alone for p in together)
+    first = next(b for b in made if (b[0].arm, b[0].role) == ("candidate", "arm"))
+    second = next(b for b in made if (b[0].arm, b[0].role) == ("candidate", "again"))
+    assert [again(p) for p in reversed(first)] == second and len(first) > 20
+    assert any(p.plan.alone for job in everything.jobs for p in [job.control])
+    assert len(records) > sum(len(together) for together in made)  # `fresh` ran by itself
+
+
+def test_an_error_in_a_shared_process_reaches_every_job(tmp_path: Path) -> None:
+    class Refusing(FakeRunner):
+        def run_batch(self, library: Any, items: Any) -> Iterator[ArmResult]:
+            raise GateRefusal("expected this, found that")
+
+    libraries: Any = {"baseline": OLD, "candidate": NEW}
+    with pytest.raises(GateRefusal, match="expected this"):
+        run_jobs(suite(), libraries, Refusing(), tmp_path, batch=9)
 
 
 def test_jobs_are_told_in_order_and_arms_are_counted(tmp_path: Path) -> None:

@@ -69,6 +69,49 @@ def test_an_arm_from_plan_to_files(tmp_path: Path) -> None:
     assert from_json(ArmResult, to_json(result)) == result
 
 
+def batch(library: Path, folder: Path, *plans: ArmPlan) -> list[ArmResult]:
+    items = [(plan, folder / str(i)) for i, plan in enumerate(plans)]
+    with sealed(library) as handle:
+        return list(LocalRunner().run_batch(handle, items))
+
+
+def test_several_arms_in_one_process_give_what_each_gives_alone(tmp_path: Path) -> None:
+    singles = dataclasses.replace(PLAN, script=SINGLES, mmax=0)
+    every = dataclasses.replace(PLAN, script=EVERY_ENTRY)
+    results = batch(stub(), tmp_path / "many", PLAN, singles, every, PLAN)
+    for i, plan in enumerate((PLAN, singles, every, PLAN)):
+        alone = run(stub(), tmp_path / f"alone-{i}", plan)
+        assert results[i].files == alone.files == file_facts(tmp_path / "many" / str(i))
+        assert (results[i].status, results[i].rows) == ("done", alone.rows)
+
+
+@pytest.mark.parametrize("fault", ["segfault-late", "exit-late", "nan-late"])
+def test_an_arm_that_fails_takes_no_other_with_it(fault: str, tmp_path: Path) -> None:
+    bad = dataclasses.replace(PLAN, script=(Op("step", (1,)), Op("step", (511, 2), record=True)))
+    good = dataclasses.replace(PLAN, script=SINGLES, mmax=0)
+    results = batch(stub(fault), tmp_path, good, bad, bad, good, bad)
+    assert [r.status for r in results] == ["done", "failed", "failed", "done", "failed"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "3"]
+    assert results[0].files == results[3].files
+    assert "(token 511), call 2 of 2 of the script" in results[1].reason or fault == "nan-late"
+
+
+def test_an_arm_that_lacks_an_entry_leaves_the_process_to_the_others(tmp_path: Path) -> None:
+    library = stub(without=("vcuda_dev_poison",))
+    every = dataclasses.replace(PLAN, script=EVERY_ENTRY)
+    results = batch(library, tmp_path, PLAN, every, PLAN)
+    assert [r.status for r in results] == ["done", "unsupported", "done"]
+    assert results[1].missing == ("vcuda_dev_poison",)
+
+
+def test_each_arm_of_a_process_has_its_own_time(tmp_path: Path) -> None:
+    slow = dataclasses.replace(PLAN, timeout_s=3.0)
+    late = dataclasses.replace(slow, script=(Op("step", (511,), record=True),))
+    results = batch(stub("hang-late"), tmp_path, slow, late, slow)
+    assert [r.status for r in results] == ["done", "failed", "done"]
+    assert "timed out after 3 s" in results[1].reason
+
+
 def test_what_the_files_hold(tmp_path: Path) -> None:
     run(stub(), tmp_path / "out")
     dump = Dump.open(tmp_path / "out")

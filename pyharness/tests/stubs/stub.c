@@ -190,6 +190,13 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
   if (token < 0 || token >= vocab) return fail(VCUDA_E_ARGUMENT, "token outside the vocabulary");
   if (dev->position == dev->context) return fail(VCUDA_E_CONTEXT_FULL, "the cache is full");
   if (fault("silent-later") && dev->position > 0) return ++dev->position, VCUDA_OK;
+  if (token == 511) { /* the last token of the vocabulary: so one of several arms fails */
+    if (fault("segfault-late")) crash();
+    if (fault("exit-late")) exit(0);
+    if (fault("nan-late")) return fail(VCUDA_E_NONFINITE, "NaN in the result");
+    if (fault("hang-late"))
+      for (;;) pause();
+  }
   if (misbehave(&status)) {
     dev->position += status == VCUDA_OK;
     return status;
@@ -213,6 +220,9 @@ vcuda_status vcuda_dev_model_step(vcuda_dev *dev, int32_t token, float *h_out, f
 
 vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *tokens, float *h_out, float *logits) {
   if (m < 2 || m > dev->mmax) return fail(VCUDA_E_UNSUPPORTED, "M rows are not enabled: set VLLM_CUDA_Q35_MM");
+  for (int32_t i = 0; i < m; i++)
+    if (tokens[i] < 0 || tokens[i] >= dev->config.vocab) return fail(VCUDA_E_ARGUMENT, "token outside the vocabulary");
+  if (m > dev->context - dev->position) return fail(VCUDA_E_CONTEXT_FULL, "the cache is full");
   for (int32_t i = 0; i < m; i++) {
     vcuda_status status =
         row(dev, tokens[i], h_out + (int64_t)i * dev->config.hidden, logits + (int64_t)i * dev->config.vocab);

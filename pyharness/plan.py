@@ -284,7 +284,7 @@ class _Window:
         yield from ("", "singles", "mixed", "twice", "changing", "then-rows")
         if m == rows[-1] or self.full:
             yield from ("after-rows", "refused", "reset", *POISON)
-            yield from ("schedule", "keep-schedule", "keep-twice")
+            yield from ("schedule", "keep-schedule", "keep-twice", "keep-refused")
         if self.full:
             yield from (f"schedule-{name}" for name in ("all", "none", "one"))
             yield "keep-schedule-one"
@@ -307,7 +307,7 @@ class _Window:
                 dataclasses.replace(plan, model=model) for plan in (baseline, candidate)
             )
         candidate = dataclasses.replace(candidate, alone=case == "fresh")
-        optional = any(op.kind in ("rollback_to", "poison") for op in script)
+        optional = any({op.kind, op.what} & {"rollback_to", "poison"} for op in script)
         return Job(
             id=f"{self.name}/{kind}{m if kind != 'm1' else ''}{'-' + case if case else ''}",
             kind=kind,

@@ -36,7 +36,7 @@ ROLLBACK_CASES = {
     "twice": "an M-row step, twice in a row, each with its own mark",
     "changing": "M-row steps of two sizes",
     "then-rows": "an M-row step, and an M-row step follows the rollback",
-    "after-rows": "an M-row step, and one lies before the mark",
+    "after-rows": "an M-row step; a mark and an M-row step that is kept lie before",
     "refused": "an M-row step between calls that must be refused",
     "reset": "an M-row step after a mark that a reset forgot",
     "nan": "an M-row step; unused memory is filled with NaN before each call",
@@ -44,6 +44,7 @@ ROLLBACK_CASES = {
     "accept{n}": "an M-row step of which n rows are right; they are made again one by one",
     "keep{n}": "an M-row step of which n rows are right; rollback_to(n)",
     "keep-twice": "the same, twice in a row",
+    "keep-refused": "an M-row step and a single step, which rollback_to refuses",
     "schedule": "drafts of changing M; a changing number is right and made again one by one",
     "schedule-all": "drafts of M rows, all of them right",
     "schedule-none": "drafts of M rows, none of them right",
@@ -108,7 +109,7 @@ class Scripts:
             "mixed": (MARK, Op("step", more[:1]), rows, Op("step", more[1:2]), BACK),
             "twice": (MARK, rows, BACK, MARK, Op("step_m", more), BACK),
             "changing": (MARK, rows, Op("step_m", neighbour), BACK),
-            "after-rows": (*self._rows(m)[:1], MARK, Op("step_m", more), BACK),
+            "after-rows": (MARK, *self._rows(m)[:1], MARK, Op("step_m", more), BACK),
             "refused": (gone, MARK, self._strange_step(), wide, rows, strange, BACK, gone),
         }.get(case, plain)
         if case == "then-rows":
@@ -147,6 +148,12 @@ class Scripts:
 
     def _accepted(self, m: int, case: str) -> Iterator[Op]:
         """Drafts of which the first n tokens are right."""
+        if case == "keep-refused":
+            refused = Op("refused", number=1, what="rollback_to")
+            yield from (MARK, refused, Op("step_m", self.other(m, 0)))
+            yield from (Op("step", self.other(1, m)), refused, BACK, refused)
+            yield from self._steps(0, len(self.recorded))
+            return
         number = case.removeprefix("accept").removeprefix("keep")
         counts = [1, m - 1] if number == "-twice" else [int(number)]
         at = 0

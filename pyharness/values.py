@@ -81,7 +81,7 @@ class Op:
     tokens: tuple[int, ...] = ()
     record: bool = False
     number: int = 0
-    what: Literal["", "step", "step_m", "mark", "rollback"] = ""
+    what: Literal["", "step", "step_m", "mark", "rollback", "rollback_to"] = ""
 
     @property
     def recorded(self) -> tuple[int, ...]:

@@ -217,6 +217,7 @@ def _run_refused(engine: Engine, op: Op) -> None:
         "step_m": lambda: engine.step_m(op.tokens),
         "mark": engine.mark,
         "rollback": engine.rollback,
+        "rollback_to": lambda: engine.rollback_to(op.number),
     }
     try:
         call[op.what]()

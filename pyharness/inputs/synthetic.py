@@ -58,7 +58,7 @@ def config_of(family: str, size: str) -> ModelConfig:
 _COMMON: dict[str, Any] = {"conv_kernel": 4, "tied": False, "rms_eps": 1e-6, "rope_theta": 1e7}
 _DIMENSIONS: dict[str, dict[str, Any]] = {
     "tiny": {
-        "hidden": 160, "intermediate": 352, "vocab": 512,
+        "hidden": 160, "intermediate": 608, "vocab": 512,
         "q_heads": 4, "kv_heads": 2, "head_dim": 64, "rotary_dim": 16,
         "gdn_k_heads": 2, "gdn_v_heads": 4, "gdn_k_dim": 64, "gdn_v_dim": 64,
     },

@@ -1,5 +1,5 @@
-"""What a person sees while a run goes on: one line for each finished job, and a bar of arms where
-there is a terminal.
+"""What a person sees while a run goes on: a line for each finished group of jobs, and a bar of arms
+where there is a terminal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pyharness.report.text import print_job, print_summary
+from pyharness.report.grouping import Gathering
+from pyharness.report.text import print_jobs, print_summary
 from pyharness.verdict import JobVerdict, Verdict
 
 
@@ -19,6 +20,7 @@ class Terminal:
 
     def __init__(self, *, results_to_stderr: bool = False) -> None:
         self._bar: Progress | None = None
+        self._gathering = Gathering()
         errors = Console(stderr=True, highlight=False)
         self._results = errors if results_to_stderr else Console(highlight=False)
         if errors.is_terminal and not errors.is_dumb_terminal:
@@ -46,7 +48,8 @@ class Terminal:
             self._bar.stop()
 
     def job(self, verdict: JobVerdict) -> None:
-        print_job(self._results, verdict)
+        for group in self._gathering.add(verdict):
+            print_jobs(self._results, group)
         self._results.file.flush()
 
     def arm(self, done: int, total: int) -> None:
@@ -54,9 +57,15 @@ class Terminal:
             self._bar.update(self._task, completed=done, total=total)
 
     def summary(self, verdict: Verdict, *lines: str) -> None:
+        self._print_rest()
         print_summary(self._results, verdict)
         self.say(*lines)
 
+    def _print_rest(self) -> None:
+        for group in self._gathering.rest():
+            print_jobs(self._results, group)
+
     def say(self, *lines: str) -> None:
+        self._print_rest()
         for line in lines:
             self._results.print(line, soft_wrap=True, markup=False)

@@ -1,13 +1,15 @@
-"""Lines for people. Each job, and so each M, is one line; ``rich`` colours them where a terminal
-is.
+"""Lines for people. Each M has a line, and each job that is not equal; ``rich`` colours them where
+a terminal is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyharness.errors import Exit
 from pyharness.findings import divergence_line, explanation_line
+from pyharness.report.grouping import case_names, group_name
 from pyharness.values import Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict
 
@@ -46,6 +48,17 @@ def job_lines(job: JobVerdict) -> list[str]:
             if line := explained.get(d.file):
                 lines.append(f"{indent}  {line}")
     return lines
+
+
+def group_lines(jobs: Sequence[JobVerdict]) -> list[str]:
+    """Jobs of one group, in one line."""
+    if len(jobs) == 1:
+        return job_lines(jobs[0])
+    first, told = jobs[0], jobs[0].reason
+    if first.status is JobStatus.SAME:
+        count = sum(job.comparison.bytes_compared for job in jobs if job.comparison)
+        told = f"{size(count)} equal, every control differs: {case_names(jobs)}"
+    return [f"{first.status.value:<{_WIDTH}}  {group_name(jobs)}  {told}"]
 
 
 def _told(job: JobVerdict) -> str:
@@ -91,14 +104,14 @@ def size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def print_job(console: Console, job: JobVerdict) -> None:
-    """One job; never wrapped, so that one line stays one line in a log."""
+def print_jobs(console: Console, jobs: Sequence[JobVerdict]) -> None:
+    """A group; never wrapped, so that one line stays one line in a log."""
     from rich.text import Text
 
-    for i, line in enumerate(job_lines(job)):
+    for i, line in enumerate(group_lines(jobs)):
         text = Text(line)
         if i == 0:
-            text.stylize(STYLE[job.status], 0, _WIDTH)
+            text.stylize(STYLE[jobs[0].status], 0, _WIDTH)
         console.print(text, soft_wrap=True)
 
 

@@ -140,7 +140,7 @@ def test_scripts_of_the_rollback_cases() -> None:
     assert shape("rb4-changing") == [mark, ("step_m", 4), ("step_m", 3), back, rest]
     four = ("step_m", 4)
     assert shape("rb4-then-rows") == [mark, four, back, four, ("step", 60)]
-    assert shape("rb4-after-rows") == [four, mark, four, back, ("step", 60)]
+    assert shape("rb4-after-rows") == [mark, four, mark, four, back, ("step", 60)]
     assert shape("rb4-accept1") == [mark, four, back, ("step", 1), ("step", 63)]
     assert shape("rb4-accept4") == [mark, four, ("step", 60)]
     assert shape("rb4-keep3") == [mark, four, ("rollback_to", 3), ("step", 61)]

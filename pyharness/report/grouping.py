@@ -1,0 +1,90 @@
+"""Several jobs in one line: all cases of one M that are equal, all M that lack the same entries.
+
+What is neither equal nor unsupported always has a line of its own, at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyharness.values import JobStatus
+from pyharness.verdict import JobVerdict
+
+# folder of the job's name, kind, M, case
+_NAME = re.compile(r"(.*/)?(m1|(?:libs-)?(?:mt|rb))(\d*)(?:-(.+))?")
+Name = tuple[str, str, str, str]
+PLAIN = "plain"
+
+
+def name_of(job: JobVerdict) -> Name:
+    match = _NAME.fullmatch(job.id)
+    if match is None:  # of another harness: it makes no group
+        return job.id, "", "", ""
+    where, kind, m, case = match.groups(default="")
+    return where, kind, m, case
+
+
+@dataclass
+class Gathering:
+    """Jobs in the order of a suite go in, groups come out as soon as no further job can join."""
+
+    _open: dict[tuple[str, ...], list[JobVerdict]] = field(default_factory=dict)
+
+    def add(self, job: JobVerdict) -> list[list[JobVerdict]]:
+        where, kind, m, case = name_of(job)
+        place = where, kind, m
+        closed = [key for key in self._open if not _reaches(key, place)]
+        groups = [self._open.pop(key) for key in closed]
+        if job.status is JobStatus.SAME:
+            key: tuple[str, ...] = (*place, "", "")
+        elif job.status is JobStatus.UNSUPPORTED:
+            key = (where, kind, m if case else "", "lacks", job.reason)
+        else:
+            return [*groups, [job]]
+        self._open.setdefault(key, []).append(job)
+        return groups
+
+    def rest(self) -> list[list[JobVerdict]]:
+        groups, self._open = list(self._open.values()), {}
+        return groups
+
+
+def _reaches(key: tuple[str, ...], place: tuple[str, str, str]) -> bool:
+    """Whether a job of that place could join the group of that key."""
+    return key[:2] == place[:2] and key[2] in ("", place[2])
+
+
+def group_name(jobs: Sequence[JobVerdict]) -> str:
+    """``hybrid-tiny/p63/libs-mt2..8``, ``.../rb8``, ``.../rb8-keep1,keep7``"""
+    names = [name_of(job) for job in jobs]
+    where, kind, m, _ = names[0]
+    if jobs[0].status is JobStatus.SAME:
+        return f"{where}{kind}{m}"
+    if any(case for *_, case in names):
+        return f"{where}{kind}{m}-{','.join(case for *_, case in names)}"
+    return f"{where}{kind}{ranges([int(m) for _, _, m, _ in names if m])}"
+
+
+def case_names(jobs: Sequence[JobVerdict]) -> str:
+    """``plain singles twice keep1..3``"""
+    counted: dict[str, list[int]] = {}
+    for job in jobs:
+        case = name_of(job)[3] or PLAIN
+        stem = case.rstrip("0123456789")
+        numbers = counted.setdefault(stem, [])
+        if stem != case:
+            numbers.append(int(case[len(stem) :]))
+    return " ".join(stem + ranges(numbers) for stem, numbers in counted.items())
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """2, 3, 4, 8 -> ``2..4,8``"""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ",".join(f"{r[0]}..{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)

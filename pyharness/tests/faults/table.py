@@ -56,6 +56,7 @@ class Bench:
 
     def unchanged_is_green(self, options: tuple[str, ...], name: str) -> Outcome:
         """Without a mutant the same command must be green: else red would mean nothing."""
+        options = (*options, "--same-library")
         code, told = self.suite(name, self.shop.unchanged, options)
         return Outcome(code == Exit.SAME, str(told.get("summary", told)))
 
@@ -66,7 +67,7 @@ class Bench:
         place = self.folder / "runs" / name
         document = self.folder / f"{name}.json"
         code, said = self._command(
-            *options, "--candidate", str(library), "--out", str(place), "--json", str(document),
+            *options, "--no-trace", "--candidate", str(library), "--out", str(place), "--json", str(document),
             *self._where,
         )  # fmt: skip
         if not document.exists():

@@ -1,4 +1,4 @@
-# make setup | native | ab | test | gate | bench-cpu | lint | lock | clean
+# make setup | native | ab | test | faults | gate | bench-cpu | lint | lock | clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
 NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
-.PHONY: ab setup check-tools native test gate bench-cpu lint lock clean
+.PHONY: ab setup check-tools native test faults gate bench-cpu lint lock clean
 
 ab: setup native
 	$(BIN)/run-ab
@@ -29,6 +29,9 @@ native: setup
 test: setup native
 	CTEST_OUTPUT_ON_FAILURE=1 $(CMAKE) --build build/cpu --target test
 	$(BIN)/python -m pytest
+
+faults: setup
+	$(BIN)/python -m pyharness.tests.faults
 
 gate: setup
 	$(BIN)/run-ab gate

@@ -1,0 +1,117 @@
+"""The table fits the source, and a few of its rows are built and killed; ``make faults`` does all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pyharness.options import parse_rows
+from pyharness.plan import Request, Workload, build
+from pyharness.scripts import ROLLBACK_CASES, ROW_CASES
+from pyharness.tests.faults.mutant import DIFFERS, H_OUT, LOGITS, NATIVE, STATE, Mutant
+from pyharness.tests.faults.table import MUTANTS, Bench, judge
+from pyharness.values import ModelSpec
+
+# one of each kind: state, partial rollback, refusal, rows, memory that must not matter, a sum
+BUILT = (
+    "conv-not-restored", "keeps-one-more", "mark-lost", "sees-next-key", "key-past-cursor",
+    "sum-order-m5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_every_row_fits_the_source(mutant: Mutant) -> None:
+    assert not mutant.problem()
+    assert mutant.breaks and mutant.shows
+    assert mutant.status != DIFFERS or mutant.shows in (H_OUT, LOGITS, STATE)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_every_row_names_a_job_of_its_command(mutant: Mutant) -> None:
+    words = iter(mutant.options)
+    chosen = {word: next(words) if word != "--m1" else "" for word in words}
+    request = Request(
+        m1="--m1" in chosen,
+        mt=parse_rows(chosen["--mt"]) if "--mt" in chosen else (),
+        rb=parse_rows(chosen["--rb"]) if "--rb" in chosen else (),
+        libs_mt=(), libs_rb=(), explicit=True,
+        prefixes=None if mutant.prefix is None else (mutant.prefix,),
+        profile=mutant.profile,
+    )  # fmt: skip
+    workload = Workload(ModelSpec("synthetic", mutant.family, "tiny"), 512)
+    jobs = [job.id.rsplit("/", 1)[1] for job in build([workload], request).jobs]
+    assert mutant.job in jobs
+
+
+def test_the_table_reaches_every_part_of_the_step() -> None:
+    names = [m.name for m in MUTANTS]
+    assert len(names) == len(set(names)) >= 40
+    files = Counter(m.file for m in MUTANTS)
+    assert set(files) >= {
+        "api.cpp", "model/model.cpp", "model/forward.cpp", "cpu/backend.cpp", "cpu/kernels.inc",
+        "cpu/isa_portable.cpp", "cpu/isa_avx2.cpp", "cpu/isa_avx512.cpp", "arith/exp.h",
+        "arith/log1p.h", "arith/quant.h",
+    }  # fmt: skip
+    assert {m.shows for m in MUTANTS if m.status == DIFFERS} == {H_OUT, LOGITS, STATE}
+    assert {m.family for m in MUTANTS} == {"hybrid", "gdn", "attn"}
+    cases = {m.job.partition("-")[2].rstrip("0123456789") for m in MUTANTS}
+    known = {case.removesuffix("{n}") for case in (*ROW_CASES, *ROLLBACK_CASES)}
+    assert cases <= known and {"refused", "reset", "nan", "large", "keep", "threads"} <= cases
+
+
+def test_a_row_is_killed_only_by_its_own_job_status_and_file() -> None:
+    mutant = next(m for m in MUTANTS if m.name == "conv-not-restored")
+    difference = {"file": STATE}
+    job = {"id": f"gdn-tiny/p63/{mutant.job}", "status": DIFFERS, "reason": "",
+           "comparison": {"differences": [difference]}}  # fmt: skip
+
+    def killed(code: int = 1, **changes: object) -> bool:
+        return judge(mutant, code, {"jobs": [{**job, **changes}], "summary": ""}).killed
+
+    assert killed()
+    assert not killed(id="gdn-tiny/p63/rb2")
+    assert not killed(status="same") and not killed(status="failed")
+    assert not killed(comparison={"differences": [{"file": H_OUT}]}) and not killed(comparison=None)
+    assert not killed(code=0)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder: Path = tmp_path_factory.mktemp("faults")
+    yield Bench(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_few_are_built_and_killed(bench: Bench) -> None:
+    chosen = [m for m in MUTANTS if m.name in BUILT]
+    assert len(chosen) == len(BUILT)
+    before = {p: p.read_bytes() for p in NATIVE.rglob("*") if p.is_file()}
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        outcomes = list(pool.map(bench.try_mutant, chosen))
+    assert not [(m.name, o.told) for m, o in zip(chosen, outcomes, strict=True) if not o.killed]
+    assert before == {p: p.read_bytes() for p in NATIVE.rglob("*") if p.is_file()}
+    green = bench.unchanged_is_green(chosen[0].options, "green")
+    assert green.killed, green.told
+
+
+def test_a_change_that_changes_nothing_survives(bench: Bench) -> None:
+    nothing = Mutant(
+        "nothing", "nothing", "model/model.cpp", "  position_ += m;", "  position_ += m + 0;",
+        "mt2", H_OUT, family="gdn",
+    )  # fmt: skip
+    outcome = bench.try_mutant(nothing)
+    assert not outcome.killed and outcome.told.startswith("same")
+
+
+def test_what_does_not_compile_is_not_killed(bench: Bench) -> None:
+    broken = Mutant(
+        "broken", "", "model/model.cpp", "  position_ += m;", "  position_ += ;", "mt2", ""
+    )
+    outcome = bench.try_mutant(broken)
+    assert not outcome.killed and outcome.told.startswith("does not build: ")

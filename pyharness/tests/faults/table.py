@@ -67,8 +67,8 @@ class Bench:
         place = self.folder / "runs" / name
         document = self.folder / f"{name}.json"
         code, said = self._command(
-            *options, "--no-trace", "--candidate", str(library), "--out", str(place), "--json", str(document),
-            *self._where,
+            *options, "--no-trace", "--candidate", str(library), "--out", str(place),
+            "--json", str(document), *self._where,
         )  # fmt: skip
         if not document.exists():
             return code, {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyharness.plan import Profile
+
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 H_OUT, LOGITS, STATE = "h_out.npy", "logits.npy", "state.safetensors"
 DIFFERS, FAILED, NONDETERMINISTIC = "differs", "failed", "nondeterministic"
@@ -24,7 +26,7 @@ class Mutant:
     status: str = DIFFERS
     family: str = "hybrid"
     prefix: int | None = None  # None: the default
-    profile: str = "quick"
+    profile: Profile = "quick"
     isa: str = "portable"
 
     @property

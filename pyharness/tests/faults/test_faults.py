@@ -1,4 +1,4 @@
-"""The table fits the source, and a few of its rows are built and killed; ``make faults`` does all."""
+"""The table fits the source; a few of its rows are built and killed, ``make faults`` does all."""
 
 from __future__ import annotations
 

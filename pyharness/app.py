@@ -17,7 +17,7 @@ from pyharness import identity, investigate, record
 from pyharness.config import Settings
 from pyharness.errors import NothingProved
 from pyharness.investigate import Investigator
-from pyharness.jobs import ArmRecord, jobs_per_process, run_jobs
+from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record
 from pyharness.report.files import files
@@ -73,8 +73,7 @@ def run(
     try:
         verdicts, arms = run_jobs(
             suite, libraries, runner, folder,
-            workers=workers, batch=jobs_per_process({job.candidate.model for job in suite.jobs}),
-            on_job=listener.job, on_arm=listener.arm,
+            workers=workers, on_job=listener.job, on_arm=listener.arm,
             look=Investigator(libraries, runner, folder, trace=trace),
         )  # fmt: skip
         if record.sources_digest() != sources:

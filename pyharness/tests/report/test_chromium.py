@@ -1,0 +1,160 @@
+"""The page in a real browser: it fits a narrow and a wide screen, follows the theme, asks for
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyharness.report.html import page
+from pyharness.tests.report.samples import HOSTILE, jobs, many, whole
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--hide-scrollbars", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+THEMES = {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}
+PAGES = {
+    "red": whole(jobs(HOSTILE)),
+    "green": whole(jobs()[:1]),
+    "many": whole(many(100, "a_long_word_without_a_space_" * 8)),
+}
+WIDTHS = (400, 1200)
+# A page for measuring the pages: each in a frame of each width, which a window cannot have below
+# 500.
+BENCH = """<!DOCTYPE html><html style="color-scheme: light dark"><body><pre id="told"></pre><script>
+const pages = PAGES, told = {};
+for (const [name, text] of Object.entries(pages)) for (const width of WIDTHS) {
+  const frame = document.createElement("iframe");
+  Object.assign(frame, {width, height: 900, srcdoc: text});
+  frame.onload = () => {
+    const page = frame.contentDocument, view = frame.contentWindow;
+    const box = s => page.querySelector(s).getBoundingClientRect();
+    const style = s => view.getComputedStyle(page.querySelector(s));
+    for (const folded of page.querySelectorAll("details")) folded.open = true;
+    const beyond = [...page.querySelectorAll("h1, h2, svg, dl, p, article, table.rows, .card")]
+      .filter(e => !e.closest(".scroll, pre") && e.getBoundingClientRect().right > width + 0.5);
+    told[name + " " + width] = {
+      width: view.innerWidth, scroll: page.documentElement.scrollWidth,
+      ground: style("body").backgroundColor, text: style("body").color,
+      heading: box("h1").height, letter: box(".cell").width,
+      beyond: beyond.map(e => e.outerHTML.slice(0, 200)),
+      asked: view.performance.getEntriesByType("resource").length,
+    };
+  };
+  document.body.append(frame);
+}
+addEventListener("load", () => { document.getElementById("told").textContent =
+  JSON.stringify(told); });
+</script></body></html>"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+
+def browse(file: Path, *options: str) -> str:
+    """What headless Chromium prints."""
+    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={file.with_suffix('')}", *options]
+    done = subprocess.run(
+        [*command, file.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module", params=list(THEMES))
+def measured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The theme, and what each frame measured."""
+    file = tmp_path_factory.mktemp("bench") / "bench.html"
+    texts = json.dumps({name: page(told) for name, told in PAGES.items()}).replace("<", "\\u003c")
+    script = BENCH.replace("WIDTHS", json.dumps(WIDTHS)).replace("PAGES", texts)
+    file.write_text(script, encoding="utf-8")
+    told = browse(file, "--dump-dom", *THEMES[request.param])
+    found = re.search(r'<pre id="told">(.*?)</pre>', told, re.S)
+    assert found and found[1], told[-2000:]
+    return request.param, json.loads(unescape(found[1]))
+
+
+def test_every_page_fits_a_narrow_and_a_wide_screen(
+    measured: tuple[str, dict[str, dict[str, Any]]],
+) -> None:
+    frames = measured[1]
+    assert set(frames) == {f"{name} {width}" for name in PAGES for width in WIDTHS}
+    for name, told in frames.items():
+        width = int(name.split()[1])
+        assert told["width"] == width and told["scroll"] <= width, name
+        assert told["beyond"] == [], name
+        assert told["heading"] > 20 and told["letter"] > 15 and told["asked"] == 0, name
+
+
+def test_every_page_follows_the_theme(measured: tuple[str, dict[str, dict[str, Any]]]) -> None:
+    theme, frames = measured
+    for name, told in frames.items():
+        ground, text = brightness(told["ground"]), brightness(told["text"])
+        light = ground > 200 > 100 > text
+        dark = ground < 60 < 200 < text
+        assert (light, dark) == (theme == "light", theme == "dark"), name
+
+
+def brightness(colour: str) -> float:
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
+
+
+@pytest.mark.parametrize("name", ["red", "green"])
+def test_a_picture_of_the_page_shows_the_colour_of_its_verdict(tmp_path: Path, name: str) -> None:
+    file, shot = tmp_path / f"{name}.html", tmp_path / "shot.png"
+    file.write_text(page(PAGES[name]), encoding="utf-8")
+    browse(file, "--window-size=400,900", f"--screenshot={shot}")
+    width, height, colours = pixels(shot.read_bytes())
+    assert (width, height) == (400, 900)
+    bad, good = (0x9B, 0x12, 0x20), (0x11, 0x60, 0x3B)
+    assert (colours.get(bad, 0) > 500, colours.get(good, 0) > 500) == (name == "red", name != "red")
+
+
+def pixels(png: bytes) -> tuple[int, int, dict[tuple[int, int, int], int]]:
+    """Width, height and how often each colour occurs in an 8-bit RGB or RGBA picture."""
+    chunks, at = [], 8
+    while at < len(png):
+        length = struct.unpack_from(">I", png, at)[0]
+        chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
+        at += 12 + length
+    width, height, depth, kind = struct.unpack_from(">IIBB", dict(chunks)[b"IHDR"])
+    assert depth == 8 and kind in (2, 6)
+    size = 3 if kind == 2 else 4
+    data = zlib.decompress(b"".join(c for name, c in chunks if name == b"IDAT"))
+    found: dict[tuple[int, int, int], int] = {}
+    above = bytearray(width * size)
+    for y in range(height):
+        start = y * (width * size + 1)
+        line = bytearray(data[start + 1 : start + 1 + width * size])
+        unfilter(data[start], line, above, size)
+        for x in range(0, len(line), size):
+            colour = (line[x], line[x + 1], line[x + 2])
+            found[colour] = found.get(colour, 0) + 1
+        above = line
+    return width, height, found
+
+
+def unfilter(kind: int, line: bytearray, above: bytearray, size: int) -> None:
+    for i in range(len(line)):
+        left = line[i - size] if i >= size else 0
+        up = above[i]
+        corner = above[i - size] if i >= size else 0
+        if kind == 4:
+            distances = [abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)]
+            add = (left, up, corner)[distances.index(min(distances))]
+        else:
+            add = (0, left, up, (left + up) // 2)[kind]
+        line[i] = (line[i] + add) & 255

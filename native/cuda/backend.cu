@@ -3,8 +3,7 @@
 // A step of m rows is captured in a graph when it first runs; afterwards the operations of a step do nothing and end() launches the
 // graph. What changes from step to step (tokens, position, which state) is in StepParams. Where the device and the model allow it,
 // the operations are also recorded as the program of one kernel (fused_step.cuh), which runs while the context is short
-// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=0 keeps to the graph of single kernels:
-// the same functions, the same bits.
+// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=1 runs the recorded program.
 #include "model/backend.h"
 
 #include <algorithm>
@@ -75,13 +74,21 @@ class CudaBackend final : public Backend {
     stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
     if (limits_.clusters) {
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_fused_step), cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared), "open");
-      fused_allowed_ = environment_flag("VLLM_CUDA_FUSED", true);
+      fused_allowed_ = environment_flag("VLLM_CUDA_FUSED", false);
       counter_ = static_cast<unsigned*>(forever_.alloc(sizeof(unsigned)));
     }
     shared_most_ = p.sharedMemPerBlockOptin;
     for (const AttentionVariant& v : kAttention)
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn<0, 0>), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
+    // One split between cache and shared memory for all kernels: another one would have each multiprocessor drain in between.
+    for (const void* kernel : {reinterpret_cast<const void*>(kernel_embed), reinterpret_cast<const void*>(kernel_rms_norm), reinterpret_cast<const void*>(kernel_swiglu),
+                               reinterpret_cast<const void*>(kernel_gdn<16, 2>), reinterpret_cast<const void*>(kernel_gdn<8, 1>),
+                               reinterpret_cast<const void*>(kernel_gdn<0, 0>), reinterpret_cast<const void*>(kernel_attention_prepare),
+                               reinterpret_cast<const void*>(kernel_attention_merge), reinterpret_cast<const void*>(kernel_check_finite),
+                               reinterpret_cast<const void*>(kAttention[0].kernel), reinterpret_cast<const void*>(kAttention[1].kernel),
+                               reinterpret_cast<const void*>(kAttention[2].kernel)})
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared), "open");
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);

@@ -19,13 +19,32 @@ for stage in "$@"; do
             VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,200 ;;
     quick) bits --sizes tiny --prefixes 0,5,63,65,200 ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --families hybrid --prefixes 0,5 --rows 1,3,8 ;;
     kernels) build/cuda/kernel_bench ;;
-    modes) VLLM_CUDA_FUSED=0 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
+    modes) VLLM_CUDA_FUSED=1 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
              for tiles in 0 2 5 7 8 11; do echo "tiles $tiles"; VLLM_CUDA_Q4_TILES=$tiles bits --sizes tiny --families hybrid --prefixes 0,5 || exit 1; done ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
-    phases) VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
-    single) VLLM_CUDA_FUSED=0 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;
+    phases) VLLM_CUDA_FUSED=1 VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
+    fused) VLLM_CUDA_FUSED=1 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;
     long) timeout 120 build/cuda/step_bench --no-check --context 32768 --m 1,8 --repeats 8 ;;
     profile) VLLM_CUDA_PROFILE=1 timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
+    ncu) for m in 1 8; do
+           VLLM_CUDA_STREAMED=1 timeout 120 ncu --clock-control none --csv --metrics gpu__time_duration.sum -k 'regex:rms|project|gdn|attention|swiglu|check|embed' \
+             --launch-skip 1600 --launch-count 514 build/cuda/step_bench --no-check --m $m --repeats 2 >"$out/ncu-$m.csv" 2>"$out/ncu.err"
+           python3 - "$out/ncu-$m.csv" $m <<'PY'
+import collections, csv, re, sys
+rows = [r for r in csv.reader(line for line in open(sys.argv[1]) if line.startswith('"'))]
+name, value, unit, grid = (rows[0].index(c) for c in ("Kernel Name", "Metric Value", "Metric Unit", "Grid Size"))
+total = collections.defaultdict(lambda: [0, 0.0])
+for r in rows[1:]:
+    scale = {"ns": 1e-3, "us": 1.0, "usecond": 1.0, "nsecond": 1e-3, "ms": 1e3}[r[unit]]
+    t = total[re.sub(r"\(.*", "", r[name])[-34:] + " " + r[grid]]
+    t[0] += 1
+    t[1] += float(r[value].replace(",", "")) * scale
+print(f"M = {sys.argv[2]}: time of each kernel alone")
+for key, (count, us) in sorted(total.items()):
+    print(f"{key:52s} {count:4d} {us:9.1f} us {us / count:8.2f} us each")
+print(f"sum {sum(us for _, us in total.values()):.1f} us")
+PY
+         done ;;
     sanitize) for tool in memcheck racecheck initcheck synccheck; do
                 compute-sanitizer --tool $tool --error-exitcode 9 python3 native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so \
                   --sizes tiny --families hybrid --prefixes 0,64 --rows 1,2,8 2>&1 | tail -5 || status=1

@@ -275,8 +275,15 @@ struct RingReducer {
       const int r = task / out.m, i = task % out.m;
       const float *w = p.floats.w + static_cast<size_t>(r) * p.floats.cols, *x = p.floats.x + static_cast<size_t>(i) * p.floats.cols;
       float sum = 0.0f;
-#pragma unroll 16
-      for (int k = lane; k < p.floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
+      int k = lane;
+      for (; k + 32 * 31 < p.floats.cols; k += 32 * 32) {  // many loads on their way: this must end before the first lane sums come
+        float a[32], c[32];
+#pragma unroll
+        for (int j = 0; j < 32; ++j) a[j] = w[k + 32 * j], c[j] = x[k + 32 * j];
+#pragma unroll
+        for (int j = 0; j < 32; ++j) sum = arith::fma32(a[j], c[j], sum);
+      }
+      for (; k < p.floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
       sum = warp_tree(sum);
       if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
     }

@@ -154,15 +154,16 @@ def run_jobs(
     root: Path,
     *,
     workers: int = 1,
-    batch: int = 1,
+    batch: int = 0,
     on_job: Callable[[JobVerdict], None] = lambda verdict: None,
     on_arm: Callable[[int, int], None] = lambda done, total: None,
     look: Look = lambda job, verdict, folder: verdict,
 ) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
     """Every job's verdict, in the order of the suite, and every run that was made for them.
-    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together.
+    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together; 0: what suits the models.
     """
     arms = Arms(suite, libraries, runner, root)
+    batch = batch or jobs_per_process({job.candidate.model for job in suite.jobs})
     finished: list[None] = []
 
     def arm_done() -> None:

@@ -206,7 +206,7 @@ def test_disk_is_bounded_while_the_suite_runs(tmp_path: Path) -> None:
 
     libraries = {"baseline": OLD, "candidate": NEW}
     everything = suite(mt=tuple(range(2, 17)), rb=(), libs_mt=(), libs_rb=())
-    run_jobs(everything, libraries, Watching(), tmp_path)  # type: ignore[arg-type]
+    run_jobs(everything, libraries, Watching(), tmp_path, batch=1)  # type: ignore[arg-type]
     assert most <= 5 + 3 * 5  # the first job's, and of at most a few jobs the rest
 
 

@@ -160,7 +160,8 @@ def run_jobs(
     look: Look = lambda job, verdict, folder: verdict,
 ) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
     """Every job's verdict, in the order of the suite, and every run that was made for them.
-    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together; 0: what suits the models.
+    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together; 0:
+    what suits the models.
     """
     arms = Arms(suite, libraries, runner, root)
     batch = batch or jobs_per_process({job.candidate.model for job in suite.jobs})

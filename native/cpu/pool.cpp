@@ -5,14 +5,27 @@
 namespace vcuda {
 namespace {
 
-// Rounds follow each other within microseconds during a step, so a worker spins for a while before
-// it sleeps.
-constexpr int kSpins = 20000;
+// Turns of spinning before a thread sleeps, 20 to 50 ns each. A worker bridges the pauses between
+// the rounds of a step and between two steps in a row; longer, it would take a core from somebody,
+// perhaps from the thread that it waits for. The caller waits only for the last tasks of a round:
+// if they take long, the system keeps their thread from running, and needs a core to run it on.
+constexpr int kWorkerSpins = 5000;
+constexpr int kCallerSpins = 500;
 
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// Whether a condition comes true while it is worth spinning for.
+template <class F>
+bool spin_until(int spins, const F& condition) {
+  for (int spin = 0; spin < spins; ++spin) {
+    if (condition()) return true;
+    pause();
+  }
+  return condition();
 }
 
 }  // namespace
@@ -29,44 +42,58 @@ Pool::~Pool() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
-    round_.fetch_add(1);
   }
   wake_.notify_all();
   for (std::thread& t : workers_) t.join();
 }
 
+// Takes and runs tasks until none is left.
 void Pool::drain() {
-  for (int i; (i = next_.fetch_add(1)) < tasks_;) call_(context_, i);
+  int ran = 0, count = 0;
+  uint64_t seen = tasks_.load();
+  while (const uint32_t left = static_cast<uint32_t>(seen)) {
+    if (!tasks_.compare_exchange_weak(seen, seen - 1)) continue;
+    count = count_;
+    call_(context_, count - static_cast<int>(left));
+    ++ran;
+    seen = tasks_.load();  // still of this round: it waits for what has run here to be counted
+  }
+  if (ran && done_.fetch_add(ran) + ran == count && waiting_) {
+    std::lock_guard<std::mutex> lock(mutex_);  // the caller is not between its check and its sleep
+    ended_.notify_one();
+  }
 }
 
 void Pool::start(int n, Call call, const void* context) {
   call_ = call;
   context_ = context;
-  tasks_ = n;
-  next_ = 0;
-  busy_ = static_cast<int>(workers_.size());
-  {
-    std::lock_guard<std::mutex> lock(
-        mutex_);  // no worker can miss the round between its check and its sleep
-    round_.fetch_add(1);
+  count_ = n;
+  done_ = 0;
+  tasks_ = ((tasks_ >> 32) + 1) << 32 | static_cast<uint32_t>(n);
+  if (sleepers_ != 0) {
+    { std::lock_guard<std::mutex> lock(mutex_); }  // no worker is between its check and its sleep
+    wake_.notify_all();
   }
-  wake_.notify_all();
   drain();
-  for (int spin = 0; busy_.load() != 0; ++spin) spin < kSpins ? pause() : std::this_thread::yield();
+  const auto all_done = [&] { return done_ == n; };
+  if (spin_until(kCallerSpins, all_done)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  waiting_ = true;
+  ended_.wait(lock, all_done);
+  waiting_ = false;
 }
 
 void Pool::work() {
-  unsigned seen = 0;
+  const auto called = [this] { return open() || stop_; };
   for (;;) {
-    for (int spin = 0; round_.load() == seen && spin < kSpins; ++spin) pause();
-    if (round_.load() == seen) {
+    if (!spin_until(kWorkerSpins, called)) {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [&] { return round_.load() != seen; });
+      ++sleepers_;
+      wake_.wait(lock, called);
+      --sleepers_;
     }
-    seen = round_.load();  // the next round starts only after this worker has left this one
     if (stop_) return;
     drain();
-    busy_.fetch_sub(1);
   }
 }
 

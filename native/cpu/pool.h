@@ -1,10 +1,15 @@
 // A thread pool for short parallel loops. Tasks are independent: which thread runs which never
 // changes a bit.
+//
+// The caller works too, and waits for tasks, never for threads: a worker that the system keeps from
+// running costs its share of the speed and nothing else. Nobody spins for longer than a pause
+// within a step lasts, so that idle threads leave the cores to others.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -46,17 +51,23 @@ class Pool {
   void start(int n, Call call, const void* context);
   void drain();
   void work();
+  bool open() const { return static_cast<uint32_t>(tasks_.load()) != 0; }
 
   std::vector<std::thread> workers_;
+  // Of the round in progress. Written only while no task is left or running; read only by who has
+  // taken a task, which keeps the round from ending.
   Call call_ = nullptr;
   const void* context_ = nullptr;
-  int tasks_ = 0;
-  std::atomic<int> next_{0};        // next task
-  std::atomic<int> busy_{0};        // workers still in this round
-  std::atomic<unsigned> round_{0};  // raised to start a round
+  int count_ = 0;
+  // Number of the round in the upper half, tasks that nobody has taken yet in the lower: a thread
+  // that comes late cannot take a task of another round than the one it has looked at.
+  alignas(64) std::atomic<uint64_t> tasks_{0};
+  alignas(64) std::atomic<int> done_{0};      // tasks that have ended and were counted
+  std::atomic<bool> waiting_{false};          // the caller waits for ended_
+  alignas(64) std::atomic<int> sleepers_{0};  // workers that wait for wake_
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, ended_;
 };
 
 }  // namespace vcuda

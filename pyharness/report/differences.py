@@ -124,10 +124,11 @@ def _picture(job: Job, grids: Sequence[Mapping[str, Any]]) -> str:
 def _rows_by_columns(job: Job, grid: Mapping[str, Any]) -> str:
     rows, columns = grid["shape"]
     step = grid["step"][0]
-    batch = _batch_rows(job)
+    batches = job.get("batches", ())
+    marked = {row for first, count in batches for row in range(first, first + count)}
     cells = grid["distance"]
     lines = [
-        Line(_range(i * step, step, rows), cells[i] if cells else (), i * step < batch)
+        Line(_range(i * step, step, rows), cells[i] if cells else (), i * step in marked)
         for i in range(-(-rows // step))
     ]
     count = sum(map(sum, grid["different"]))
@@ -139,14 +140,14 @@ def _rows_by_columns(job: Job, grid: Mapping[str, Any]) -> str:
         lines,
         [(0.0, "column 0"), (1.0, str(columns - 1))],
     )
-    note = f"; bar: one step of M = {batch}" if batch else ""
+    note = f"; bar: rows of {_steps(batches)}" if batches else ""
     return figure(picture, f"{code(grid['file'])} rows by columns{esc(note)}")
 
 
-def _batch_rows(job: Job) -> int:
-    """How many of the recorded rows, from the first on, come from one M-row step."""
-    batched = job.get("kind") in ("mt", "libs-mt") or job.get("case") == "then-rows"
-    return int(job["m"]) if batched else 0
+def _steps(batches: Sequence[Sequence[int]]) -> str:
+    if len(batches) > 1:
+        return f"{len(batches)} M-row steps"
+    return f"one step with M = {batches[0][1]}"
 
 
 def _layers(job: Job, grids: Sequence[Mapping[str, Any]]) -> str:

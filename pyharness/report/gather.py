@@ -17,7 +17,7 @@ from pyharness.record import LibraryRecord, Record
 from pyharness.report.document import document
 from pyharness.report.maps import difference_grids
 from pyharness.report.trajectory import trajectory
-from pyharness.values import Arm, JobStatus, to_json
+from pyharness.values import Arm, JobStatus, Op, to_json
 from pyharness.verdict import Verdict
 
 ARMS: tuple[Arm, ...] = ("baseline", "candidate")
@@ -83,6 +83,7 @@ def _job(
         "case": job.case,
         "prefix": job.prefix,
         "rows": job.rows,
+        "batches": _batches(job.candidate.script),
         # Runs that several jobs share count for the first of them: all jobs add up to all runs.
         "seconds": round(sum(a.result.wall_s for a in arms.values() if a.job == job.id), 3),
         "dumps": {
@@ -95,6 +96,16 @@ def _job(
         folders = [folder / pair[arm].folder for arm in ARMS]
         told["grids"] = to_json(difference_grids(*folders))
     return told
+
+
+def _batches(script: tuple[Op, ...]) -> list[list[int]]:
+    """Recorded rows that an M-row step of the candidate made: [first, M] of each."""
+    batches, at = [], 0
+    for op in script:
+        if op.record:
+            batches += [[at, len(op.tokens)]] if op.kind == "step_m" else []
+            at += len(op.tokens)
+    return batches
 
 
 def _history(settings: Settings) -> tuple[list[dict[str, Any]], tuple[str, ...]]:

@@ -88,6 +88,7 @@ def details(job: JobVerdict) -> dict[str, Any]:
     told: dict[str, Any] = {
         "model": model, "kind": name.rstrip("0123456789") if name != "m1" else "m1",
         "m": int(name.lstrip("mtrb")), "case": "", "prefix": int(prefix[1:]), "rows": 8,
+        "batches": [[0, 2], [4, 3]],
         "seconds": 0.25,
         "dumps": {arm: {"folder": f"{arm}/{name}", "files": files}
                   for arm in ("baseline", "candidate")},

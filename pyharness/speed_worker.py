@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
-
+from pyharness.cold import evictor
 from pyharness.errors import Exit, HarnessError, InputError
 from pyharness.host import abi, loader
 from pyharness.host.session import Session
@@ -26,8 +25,6 @@ from pyharness.worker import Trace, claim_stdout, confine, library_facts
 
 ROOM = 512  # rows that are timed between two resets; bounds the attention cache
 STEP_M = "vcuda_dev_model_step_m"
-_LINE = 64  # bytes of a cache line
-_CACHES_BYTES = 256 << 20  # evicts every cache of a CPU; the record says that it was done
 
 
 def main() -> NoReturn:
@@ -69,7 +66,9 @@ def _serve(reply: int) -> None:
         bound, model, plan.mmax if by_rows else 0, plan.threads, context=context, on_call=trace
     ) as session:
         info = session.load()
-        timer = Timer(session, request, context, by_rows, _Evictor() if request.cold else None)
+        backend = str(facts.build_info.get("backend"))
+        evict = evictor(backend) if request.cold else None
+        timer = Timer(session, request, context, by_rows, evict)
         timer.sample(1)  # what is allocated or compiled at the first step
         ready = {"library": to_json(facts), "by_rows": by_rows, "weight_bytes": info.weight_bytes}
         _answer(reply, ready)
@@ -129,16 +128,6 @@ class Timer:
     def _token(self, position: int) -> int:
         stream = self._request.stream
         return stream[position % len(stream)]
-
-
-class _Evictor:
-    """Writes one byte of each line of more memory than the caches hold."""
-
-    def __init__(self) -> None:
-        self._bytes = np.zeros(_CACHES_BYTES, np.uint8)
-
-    def __call__(self) -> None:
-        self._bytes[::_LINE] += 1
 
 
 def _read_request() -> SpeedRequest:

@@ -42,6 +42,7 @@ from pyharness.options import (
 @click.option("--rb", metavar="M", help="Rollback after M rows, every case.")
 @click.option("--libs", is_flag=True, help="M rows of the baseline against those of the candidate.")
 @PROFILE
+@click.option("--only", metavar="NAME", multiple=True, help="Jobs of that name; * is any text.")
 @MODEL
 @click.option(
     "--prefix", metavar="P[,P]", help="Tokens before the first recorded one.  [default: 63]"
@@ -79,7 +80,7 @@ def cli(context: click.Context, /, **given: Any) -> None:
     from pyharness import commands
 
     names = (
-        *("m1", "mt", "rb", "libs", "profile", "prefix", "continuation", "junit"),
+        *("m1", "mt", "rb", "libs", "profile", "only", "prefix", "continuation", "junit"),
         *("same_library", "trace"),
     )
     made = commands.SuiteOptions(

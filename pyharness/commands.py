@@ -29,6 +29,7 @@ from pyharness.report import document, github, text
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
+from pyharness.selection import select
 from pyharness.values import Arm, ArmPlan, FileFact, ModelSpec, Op, to_json
 
 ISA_VARIABLE = "VLLM_CUDA_CPU_ISA"
@@ -53,6 +54,7 @@ class SuiteOptions:
     rb: str | None = None
     libs: bool = False
     profile: plan.Profile = "quick"
+    only: tuple[str, ...] = ()
     prefix: str | None = None
     continuation: str | None = None
     json: str | None = None
@@ -65,7 +67,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     """The default command."""
     workloads = read_workloads(options.models, settings)
     workers = settings["workers"] or jobs.parallel_workers(w.model for w in workloads)
-    made = plan.build(workloads, suite_request(options, settings, workers))
+    made = select(plan.build(workloads, suite_request(options, settings, workers)), options.only)
     with ExitStack() as stack:
         libraries = open_pair(stack, settings)
         made = identity.check_pair(made, libraries, options.same_library)

@@ -36,7 +36,17 @@ class Mutant:
         chosen = ("--m1",) if kind == "m1" else (f"--{kind[:2]}", kind[2:])
         prefix = () if self.prefix is None else ("--prefix", str(self.prefix))
         profile = () if self.profile == "quick" else ("--profile", self.profile)
-        return (*chosen, "--synthetic", self.family, *prefix, *profile, "--isa", self.isa)
+        return (
+            *chosen,
+            "--only",
+            self.job,
+            "--synthetic",
+            self.family,
+            *prefix,
+            *profile,
+            "--isa",
+            self.isa,
+        )
 
     def problem(self) -> str:
         """Why the row does not fit the source, "" if it does."""

@@ -36,6 +36,7 @@ def test_every_row_fits_the_source(mutant: Mutant) -> None:
 def test_every_row_names_a_job_of_its_command(mutant: Mutant) -> None:
     words = iter(mutant.options)
     chosen = {word: next(words) if word != "--m1" else "" for word in words}
+    assert chosen["--only"] == mutant.job
     request = Request(
         m1="--m1" in chosen,
         mt=parse_rows(chosen["--mt"]) if "--mt" in chosen else (),

@@ -50,7 +50,7 @@ struct AttentionVariant {
   void (*kernel)(AttentionArgs, const StepParams*);
 };
 static const AttentionVariant kAttention[] = {
-    {8, 8, 256, kernel_attention<8, 8, 1>}, {16, 24, 256, kernel_attention<16, 24, 1>}, {8, 8, 512, kernel_attention<8, 8, 2>},
+    {8, 8, 256, kernel_attention<8, 8, 1>}, {8, 24, 256, kernel_attention<8, 24, 1>}, {8, 8, 512, kernel_attention<8, 8, 2>},
 };
 
 class CudaBackend final : public Backend {

@@ -97,7 +97,7 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
 // grid: (ceil((Hq + Hkv) / 4), m), 128 threads
 static __global__ void __launch_bounds__(128) kernel_attention_prepare(AttentionArgs a, const StepParams* step) {
   __shared__ float heads[4][512];
-  wait_for_predecessor();
+  wait_letting_go();
   const int warp = threadIdx.x / 32, h = blockIdx.x * 4 + warp;
   if (h < a.q_heads + a.kv_heads) attention_prepare(a, step, h, blockIdx.y, threadIdx.x % 32, heads[warp]);
 }
@@ -114,9 +114,9 @@ struct Merge {
 
 constexpr int kAttentionThreads = 256;
 
-// Shared memory of a block in floats: queries [Q][4][D/4], scores [64][Q + 4], and of each query maximum, sum, two
+// Shared memory of a block in floats: queries [Q][4][D/4 + 4] (the pad spreads the lanes over the banks), scores [64][Q + 4], and of each query maximum, sum, two
 // factors and the keys it sees.
-__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * d + arith::kChunk * (q + 4) + 5 * q; }
+__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * (d + 16) + arith::kChunk * (q + 4) + 5 * q; }
 
 // One unit for the queries [first, first + Q) of a key head; thread t of 256. Keys and values are read once. Scores: a thread has one
 // key and one of the contract's lanes over D. Values: a thread has the dimensions t, t + 256, ... V of them.
@@ -125,9 +125,9 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
                                             Sync sync) {
   static_assert(arith::kScoreLanes == 4 && arith::kExpLanes == 32, "four threads a key, a warp a query");
   constexpr int kPitch = Q + 4;
-  const int lane = t % 32, warp = t / 32, d = a.d, quarter = d / 4, r = a.per_kv(), most = a.m * r;
+  const int lane = t % 32, warp = t / 32, d = a.d, quarter = d / 4, pitch = quarter + 4, r = a.per_kv(), most = a.m * r;
   float* queries = shared;
-  float* scores = queries + Q * d;
+  float* scores = queries + Q * 4 * pitch;
   float* maxima = scores + arith::kChunk * kPitch;
   float *sums = maxima + Q, *before = sums + Q, *after = before + Q;
   int* visible = reinterpret_cast<int*>(after + Q);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
       if (first + i + 1 < most && ++head == r) head = 0, ++row;
     }
 #pragma unroll
-    for (int i = 0; i < Q; ++i) queries[i * d + n % 4 * quarter + n / 4] = x[i];
+    for (int i = 0; i < Q; ++i) queries[(i * 4 + n % 4) * pitch + n / 4] = x[i];
   }
   sync();
 
@@ -155,7 +155,7 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
     {
       const int l = t % 4, key = t / 4;
       const float* keys = a.keys + kv * a.head_floats + (static_cast<size_t>(c) * d + l) * arith::kChunk + key;
-      const float* q = queries + l * quarter;
+      const float* q = queries + l * pitch;
       float sum[Q];
 #pragma unroll
       for (int i = 0; i < Q; ++i) sum[i] = 0.0f;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
         for (int i = 0; i < Q; ++i)
 #pragma unroll
           for (int j = 0; j < kBatch; j += 4) {
-            const float4 x = *reinterpret_cast<const float4*>(q + i * d + j0 + j);
+            const float4 x = *reinterpret_cast<const float4*>(q + i * 4 * pitch + j0 + j);
             sum[i] = arith::fma32(x.x, k[j], sum[i]);
             sum[i] = arith::fma32(x.y, k[j + 1], sum[i]);
             sum[i] = arith::fma32(x.z, k[j + 2], sum[i]);
@@ -284,9 +284,9 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, int position, con
 // grid: any number of blocks. Few keys: Q queries a block at a time; many: Many, where the arithmetic is the limit and not the number
 // of blocks.
 template <int Q, int Many, int V>
-static __global__ void __launch_bounds__(kAttentionThreads, 1) kernel_attention(AttentionArgs a, const StepParams* step) {
+static __global__ void __launch_bounds__(kAttentionThreads, Many > 8 ? 1 : 2) kernel_attention(AttentionArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float attention_shared[];
-  wait_for_predecessor();
+  wait_letting_go();
   const AttentionWork work(step->position + a.m);
   auto sync = [] { __syncthreads(); };
   if (Q != Many && work.per_unit > 1) attend<Many, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
@@ -346,7 +346,7 @@ __device__ __forceinline__ void attention_merge(const AttentionArgs& a, const St
 
 // grid: (Hq, m), threads: D rounded up to 32
 static __global__ void __launch_bounds__(512) kernel_attention_merge(AttentionArgs a, const StepParams* step) {
-  wait_for_predecessor();
+  wait_letting_go();
   attention_merge(a, step, blockIdx.x, blockIdx.y, threadIdx.x);
 }
 

@@ -1,9 +1,10 @@
 // What every kernel uses: the step's parameters in device memory, warp reductions of the contract, and the two instructions that
 // let a kernel's start overlap its predecessor's end.
 //
-// Overlap (programmatic dependent launch): a kernel may start while the one before it still runs. Until wait_for_predecessor()
-// returns it may only read weights and what kernels before its direct predecessor wrote: each kernel lets its successor start
-// only after its own wait, so when a kernel starts, all but its direct predecessor have ended. Afterwards everything is visible.
+// Overlap (programmatic dependent launch): a kernel may start while the one before it still runs. Until its wait returns it may
+// only read weights. A projection (wait_for_predecessor) lets its successor start after its own wait, so that this one may also
+// read what kernels before the projection wrote; the small operations (wait_letting_go) let theirs, a projection, start at once:
+// it fills its ring with weights meanwhile. After the wait everything is visible.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -32,6 +33,13 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_letting_go() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

@@ -35,7 +35,7 @@ __device__ __forceinline__ void embed_row(const EmbedArgs& a, int row, int t, in
 
 // grid: m blocks
 static __global__ void __launch_bounds__(256) kernel_embed(EmbedArgs a) {
-  wait_for_predecessor();
+  wait_letting_go();
   embed_row(a, blockIdx.x, threadIdx.x, blockDim.x);
 }
 

@@ -20,7 +20,7 @@ __device__ __forceinline__ void check_finite(const CheckArgs& c, size_t thread, 
 }
 
 static __global__ void __launch_bounds__(256) kernel_check_finite(CheckArgs c) {
-  wait_for_predecessor();
+  wait_letting_go();
   check_finite(c, static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x, static_cast<size_t>(gridDim.x) * blockDim.x);
 }
 

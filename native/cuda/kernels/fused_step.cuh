@@ -179,8 +179,7 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
       case PhaseType::kPrepare: fused_prepare(&phase.attention, step, worker, plan.sums); break;
       case PhaseType::kAttend:
         if (consumer_warp) {
-          if (phase.attention.m * phase.attention.per_kv() > 8) fused_attend<16>(&phase.attention, step, plan.sums);
-          else fused_attend<8>(&phase.attention, step, plan.sums);
+          fused_attend<8>(&phase.attention, step, plan.sums);
         }
         break;
       case PhaseType::kMerge:

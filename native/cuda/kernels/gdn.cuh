@@ -283,7 +283,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
 template <int J, int C>
 static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float gdn_shared[];
-  gdn_head<J, C>(a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_for_predecessor(); }, [] { __syncthreads(); });
+  gdn_head<J, C>(a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_letting_go(); }, [] { __syncthreads(); });
 }
 
 }  // namespace vcuda::gpu

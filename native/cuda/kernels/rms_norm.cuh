@@ -56,7 +56,7 @@ __device__ __forceinline__ void norm_part(const NormArgs& a, int part, int row, 
 // grid: (parts, m), 256 threads
 static __global__ void __launch_bounds__(256) kernel_rms_norm(NormArgs a) {
   __shared__ float warps[8];
-  norm_part(a, blockIdx.x, blockIdx.y, threadIdx.x, warps, [] { wait_for_predecessor(); }, [] { __syncthreads(); });
+  norm_part(a, blockIdx.x, blockIdx.y, threadIdx.x, warps, [] { wait_letting_go(); }, [] { __syncthreads(); });
 }
 
 }  // namespace vcuda::gpu

@@ -23,7 +23,7 @@ __device__ __forceinline__ void swiglu_group(const SwigluArgs& a, int group, int
 
 // grid: (ceil(groups / 8), m), 256 threads
 static __global__ void __launch_bounds__(256) kernel_swiglu(SwigluArgs a) {
-  wait_for_predecessor();
+  wait_letting_go();
   const int group = blockIdx.x * 8 + threadIdx.x / 32;
   if (group < a.n / arith::kGroup) swiglu_group(a, group, blockIdx.y, threadIdx.x % 32);
 }

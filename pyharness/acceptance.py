@@ -2,51 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from pyharness import gate, record
 from pyharness.archive import store
 from pyharness.config import Settings
-from pyharness.errors import Exit, GateRefusal, InputError, NothingProved
-from pyharness.files import sha256_file
+from pyharness.coverage import gaps
+from pyharness.errors import Exit, GateRefusal, NothingProved
+from pyharness.files import read_regular, sha256_bytes, sha256_file
 from pyharness.record import Record
-from pyharness.verdict import Verdict, conclude
 
 
 def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
     """The candidate of a green run becomes the baseline."""
     folder = record.find_run(settings["out"], run)
-    verdict, _ = record.read_verdict(folder)
+    verdict, whole, made = record.read_run(folder)
     if verdict.exit_code != Exit.SAME:
         raise NothingProved(
             f"{folder.name}: only a run that ended with 0 can be accepted, this one ended with "
             f"{verdict.exit_code}"
         )
-    made, raw = record.read_record(folder), (folder / "record.json").read_bytes()
-    _check_own(folder, verdict, made)
+    raw = read_regular(folder / "record.json")
+    if str(sha256_bytes(raw)) != whole["files"]["record.json"]:
+        raise GateRefusal(f"{folder / 'record.json'}: changed while it was read")
     library = made.libraries["candidate"]
     if (found := sha256_file(Path(library.origin))[0]) != library.digest:
         raise GateRefusal(
             f"{library.origin}: expected {library.digest}, the library of this run, found {found}"
         )
+    _check_coverage(made)
     archive, pin = settings["archive"], settings["pin"]
     _check_still_baseline(made, archive, pin)
-    store.add(
+    added = store.add(
         archive, pin, Path(library.origin),
         label=label or made.run.lower(), why=why, facts=library.facts, record=raw,
     )  # fmt: skip
     accepted = store.accept(archive, pin, library.digest, record=raw, why=why)
-    print(f"accepted {accepted.entry.label} {library.digest}, log entry {accepted.index}")
+    _tell(made, label, added, accepted)
     return Exit.SAME
 
 
-def _check_own(folder: Path, verdict: Verdict, made: Record) -> None:
-    """InputError unless verdict and record are of this run and say the same."""
-    jobs_of = [job.id for job in made.suite.jobs], [job.id for job in verdict.jobs]
-    if set(made.libraries) != {"baseline", "candidate"}:
-        raise InputError(f"{folder}: its record names {len(made.libraries)} libraries")
-    if made.run != folder.name or jobs_of[0] != jobs_of[1] or conclude(verdict.jobs) != verdict:
-        raise InputError(f"{folder}: its verdict and its record do not belong together")
+def _check_coverage(made: Record) -> None:
+    """A baseline has shown every kind of job that it can do on every kind of layer."""
+    facts = made.libraries["candidate"].facts
+    if unseen := gaps(made.coverage, facts.missing if facts else ()):
+        raise NothingProved(
+            f"{made.run}: no green job was {', '.join(unseen)}: do `run-ab`, which runs all of "
+            "them, and accept that run"
+        )
 
 
 def _check_still_baseline(made: Record, archive: Path, pin: Path) -> None:
@@ -58,3 +62,18 @@ def _check_still_baseline(made: Record, archive: Path, pin: Path) -> None:
                 f"{made.run} compared with {compared}, the baseline is {current.digest} now: "
                 "run again and accept that run"
             )
+
+
+def _tell(made: Record, label: str | None, added: store.Appended, accepted: store.Appended) -> None:
+    entry = accepted.entry
+    for line in (*added.settled, *accepted.settled):
+        print(f"note: {line}", file=sys.stderr)
+    where = f"{entry.label} {entry.library}, log entry {accepted.index}"
+    if not accepted.added:
+        print(f"is the accepted baseline already: {where}; this run and --why are not recorded")
+        return
+    print(f"accepted {where}")
+    for model in made.coverage:
+        print(f"  {model.line}")
+    if label and label != entry.label:
+        print(f"note: it is in the archive as {entry.label}, --label {label} is not recorded")

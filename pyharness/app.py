@@ -5,7 +5,6 @@ frozen value.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyharness
-from pyharness import identity, investigate, record
+from pyharness import identity, leftovers, record
 from pyharness.config import Settings
+from pyharness.coverage import coverage_of
 from pyharness.errors import NothingProved
 from pyharness.investigate import Investigator
 from pyharness.jobs import ArmRecord, run_jobs
@@ -68,42 +68,44 @@ def run(
     done. ``trace``: of a red job, look for the first operation that differs.
     """
     started, sources = record.now(), record.sources_digest()
+    leftovers.sweep(settings["out"])
     folder = record.new_run(settings["out"])
     record.write_plan(folder, suite)
-    try:
-        verdicts, arms = run_jobs(
-            suite, libraries, runner, folder,
-            workers=workers, on_job=listener.job, on_arm=listener.arm,
-            look=Investigator(libraries, runner, folder, trace=trace),
-        )  # fmt: skip
-        if record.sources_digest() != sources:
-            raise NothingProved("the harness's own files changed during the run: run it again")
-    except BaseException:
-        for name in (*libraries, investigate.FOLDER):  # the plan stays: `show` says so
-            shutil.rmtree(folder / name, ignore_errors=True)
-        raise
-    verdict = conclude(verdicts)
-    made = Record(
-        run=folder.name,
-        started=started,
-        finished=record.now(),
-        harness=pyharness.__version__,
-        sources=sources,
-        argv=tuple(sys.argv[1:]),
-        revision=record.revision(settings.root),
-        machine=record.machine(),
-        environment=record.environment_of(suite.jobs[0].candidate),
-        libraries=_library_records(libraries, arms),
-        inputs=inputs,
-        workers=workers,
-        suite=suite,
-        arms=tuple(dataclasses.replace(a, result=_without_library(a.result)) for a in arms),
-        replay_of=replay_of,
-    )
-    record.write_record(folder, made)
-    text = gather(made, verdict, folder, settings)
-    record.finish(folder, files(text), text)
-    return Outcome(folder, verdict, made, text)
+    with leftovers.living(folder):
+        try:
+            verdicts, arms = run_jobs(
+                suite, libraries, runner, folder,
+                workers=workers, on_job=listener.job, on_arm=listener.arm,
+                look=Investigator(libraries, runner, folder, trace=trace),
+            )  # fmt: skip
+            if record.sources_digest() != sources:
+                raise NothingProved("the harness's own files changed during the run: run it again")
+        except BaseException:
+            leftovers.remove_dumps(folder)  # the plan stays: `show` says so
+            raise
+        verdict = conclude(verdicts)
+        made = Record(
+            run=folder.name,
+            started=started,
+            finished=record.now(),
+            harness=pyharness.__version__,
+            sources=sources,
+            argv=tuple(sys.argv[1:]),
+            revision=record.revision(settings.root),
+            machine=record.machine(),
+            environment=record.environment_of(suite.jobs[0].candidate),
+            libraries=_library_records(libraries, arms),
+            inputs=inputs,
+            workers=workers,
+            suite=suite,
+            arms=tuple(dataclasses.replace(a, result=_without_library(a.result)) for a in arms),
+            replay_of=replay_of,
+            coverage=coverage_of(suite.jobs, verdict.jobs),
+        )
+        record.write_record(folder, made)
+        text = gather(made, verdict, folder, settings)
+        record.finish(folder, files(text), text)
+        return Outcome(folder, verdict, made, text)
 
 
 def _without_library(result: ArmResult) -> ArmResult:

@@ -63,9 +63,10 @@ def add(settings: Settings, library: Path, label: str, why: str, *, probe: bool)
     )
     for line in added.settled:
         print(f"note: {line}", file=sys.stderr)
-    verb = "added" if added.added else "is there already:"
     entry = added.entry
-    print(f"{verb} {entry.label} {entry.library}, log entry {added.index} of {added.log_size}")
+    where = f"{entry.label} {entry.library}, log entry {added.index} of {added.log_size}"
+    lost = "--why" if entry.label == label else f"--label {label} and --why"
+    print(f"added {where}" if added.added else f"is there already: {where}; {lost} not recorded")
     return Exit.SAME
 
 

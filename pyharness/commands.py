@@ -246,8 +246,8 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
 def show(run: str, settings: Settings, json_path: str | None) -> int:
     """The verdict of a finished run, with its exit code."""
     folder = record.find_run(settings["out"], run)
-    verdict, whole = record.read_verdict(folder)
-    identity.check_loaded(record.read_record(folder).libraries)
+    verdict, whole, made = record.read_run(folder)
+    identity.check_loaded(made.libraries)
     if json_path == "-":
         write(json_path, document.dumps(whole))
         return verdict.exit_code
@@ -268,8 +268,7 @@ def replay(
     from pyharness import replay as again
 
     folder = record.find_run(settings["out"], run)
-    record.read_verdict(folder)  # an unfinished run has nothing to compare with
-    before = record.read_record(folder)
+    _, _, before = record.read_run(folder)  # an unfinished run has nothing to compare with
     again.check_plans(before)
     again.check_inputs(before)
     with ExitStack() as stack:

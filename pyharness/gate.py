@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pyharness.archive import checks, layout
-from pyharness.archive.fsck import HOW_TO_ADD, open_archive
+from pyharness.archive.fsck import HOW_TO_ADD, open_archive, restorable
 from pyharness.archive.snapshot import Snapshot
 from pyharness.archive.tree import Tree
 from pyharness.errors import GateRefusal, InputError, UsageError
@@ -90,15 +90,16 @@ def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrar
     with open_archive(archive, pin) as (tree, snapshot):
         index = _resolve(archive, snapshot, reference)
         entry = snapshot.entries[index]
-        checks.check_inclusion(tree, snapshot.checkpoint, index, snapshot.raw_entries[index])
-        _check_pinned(tree, snapshot, index)
-        _check_rolling_copy(tree, snapshot, entry.library)
         path = layout.blob_path(entry.library)
-        fd = tree.open(path)
-        try:
-            file, size, copy = _seal(fd, entry.library, str(archive / path))
-        finally:
-            os.close(fd)
+        with restorable(archive, pin):
+            checks.check_inclusion(tree, snapshot.checkpoint, index, snapshot.raw_entries[index])
+            _check_pinned(tree, snapshot, index)
+            _check_rolling_copy(tree, snapshot, entry.library)
+            fd = tree.open(path)
+            try:
+                file, size, copy = _seal(fd, entry.library, str(archive / path))
+            finally:
+                os.close(fd)
         return SealedLibrary(
             digest=entry.library,
             size_bytes=size,
@@ -153,7 +154,7 @@ def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
         if not named:
             raise GateRefusal(
                 f"{archive}/log: expected an entry for sha256:{bare}, found none among "
-                f"{len(entries)}"
+                f"{len(entries)}; {HOW_TO_ADD}"
             )
         return named[0]
     if reference == layout.ACCEPTED_TAG:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from pyharness.canonical import canonical_json
+from pyharness.coverage import ModelCoverage
 from pyharness.errors import InputError, NothingProved, UsageError
-from pyharness.files import make_directory, read_regular, write_atomically
+from pyharness.files import make_directory, read_regular, sha256_file, write_atomically
 from pyharness.jobs import ArmRecord
 from pyharness.plan import Suite
 from pyharness.report import document
@@ -56,6 +57,7 @@ class Record:
     suite: Suite
     arms: tuple[ArmRecord, ...]
     replay_of: str = ""
+    coverage: tuple[ModelCoverage, ...] = ()
     schema: str = SCHEMA
 
 
@@ -140,6 +142,20 @@ def read_record(folder: Path) -> Record:
         raise InputError(f"{path}: not a record: {' '.join(str(e).split())}") from None
     assert isinstance(record, Record)
     return record
+
+
+def read_run(folder: Path) -> tuple[Verdict, dict[str, Any], Record]:
+    """Verdict, document and record of a finished run. NothingProved unless they are of one run."""
+    verdict, whole = read_verdict(folder)
+    try:
+        record = read_record(folder)
+        files = {name: str(sha256_file(folder / name)[0]) for name in ("plan.json", "record.json")}
+    except InputError as e:
+        raise NothingProved(f"its verdict cannot be held against its record: {e}") from None
+    of_record = record.run, files, [job.id for job in record.suite.jobs]
+    if of_record != (whole.get("run"), whole.get("files"), [job.id for job in verdict.jobs]):
+        raise NothingProved(f"{folder}: its verdict and its record do not belong together")
+    return verdict, whole, record
 
 
 # ---- what is true of this machine ----------------------------------------------------------------

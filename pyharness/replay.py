@@ -89,9 +89,16 @@ def _strange(job: Job) -> str:
     if rows != {job.rows} or not 0 <= job.control.row < job.rows:
         return f"{job.rows} rows, its arms record {sorted(rows)}, the control changes another one"
     for plan in plans:
-        numbers = [plan.mmax, plan.threads, *(n for op in plan.script for n in op.tokens)]
+        numbers = [plan.mmax, plan.threads]
+        wrong: list[int] = []  # tokens that the library must refuse: any 32-bit integer
+        for op in plan.script:
+            (wrong if op.kind == "refused" else numbers).extend(op.tokens)
         words = [op.number for op in plan.script]
-        if not all(0 <= n < 2**31 for n in numbers) or not all(0 <= n < 2**32 for n in words):
+        if (
+            not all(0 <= n < 2**31 for n in numbers)
+            or not all(-(2**31) <= n < 2**31 for n in wrong)
+            or not all(0 <= n < 2**32 for n in words)
+        ):
             return "a number is out of range"
         if not 0 < plan.timeout_s < LONGEST_S:
             return f"a time-out of {plan.timeout_s} s"

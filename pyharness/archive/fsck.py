@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,36 @@ def open_archive(archive: Path, pin: Path) -> Iterator[tuple[Tree, Snapshot]]:
             )
         raise InputError(f"{archive}: there is no archive; {HOW_TO_ADD}")
     with locked(archive, exclusive=False) as tree:
-        yield tree, read_snapshot(tree, pin)
+        with restorable(archive, pin):
+            snapshot = read_snapshot(tree, pin)
+        yield tree, snapshot
+
+
+@contextlib.contextmanager
+def restorable(archive: Path, pin: Path) -> Iterator[None]:
+    """A refusal in here is of a damaged archive: it says how to get the archive back."""
+    try:
+        yield
+    except GateRefusal as e:
+        if "restore" in str(e):
+            raise
+        here = Path.cwd()
+        paths = (p.relative_to(here) if p.is_relative_to(here) else p for p in (archive, pin))
+        raise GateRefusal(f"{e}; restore it: git checkout {shlex.join(map(str, paths))}") from None
+
+
+def check_blobs(tree: Tree, snapshot: Snapshot) -> int:
+    """Reads and hashes every blob, also those that nothing refers to. How many bytes that was."""
+    hashed = 0
+    for digest, size in snapshot.blobs.items():
+        checks.check_blob(tree, digest, size)
+        hashed += size
+    for orphan in snapshot.orphans:
+        found, size = tree.sha256(orphan)
+        if found.hex != orphan.rpartition("/")[2]:
+            raise GateRefusal(f"{tree.path / orphan}: found {found}")
+        hashed += size
+    return hashed
 
 
 def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
@@ -75,15 +105,8 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
     fault.
     """
     with open_archive(archive, pin) as (tree, snapshot):
-        hashed = 0
-        for digest, size in snapshot.blobs.items() if deep else ():
-            checks.check_blob(tree, digest, size)
-            hashed += size
-        for orphan in snapshot.orphans if deep else ():
-            found, size = tree.sha256(orphan)
-            if found.hex != orphan.rpartition("/")[2]:
-                raise GateRefusal(f"{tree.path / orphan}: found {found}")
-            hashed += size
+        with restorable(archive, pin):
+            hashed = check_blobs(tree, snapshot) if deep else 0
         current = None if snapshot.current is None else snapshot.entries[snapshot.current]
         return ArchiveReport(
             deep=deep,

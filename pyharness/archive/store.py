@@ -16,7 +16,7 @@ from typing import Literal
 
 from pyharness.archive import checks, layout, tlog
 from pyharness.archive.entry import LogEntry
-from pyharness.archive.fsck import HOW_TO_ADD
+from pyharness.archive.fsck import HOW_TO_ADD, check_blobs, restorable
 from pyharness.archive.layout import Layer
 from pyharness.archive.merkle import root_of
 from pyharness.archive.snapshot import Snapshot, read_pin, read_snapshot
@@ -93,7 +93,6 @@ def add(
     with locked(archive, exclusive=True) as tree:
         snapshot, settled = _settle(tree, pin)
         if (present := snapshot.added(layer.digest)) is not None:
-            checks.check_blob(tree, layer.digest, layer.size_bytes)
             return _appended(snapshot, present, settled, added=False)
         taken = {e.label: e.library for e in snapshot.entries if e.kind == "added"}
         if label in taken:
@@ -106,7 +105,7 @@ def accept(
     archive: Path, pin: Path, library: Digest, *, record: bytes, why: str, now: float | None = None
 ) -> Appended:
     """Makes a library of the archive the baseline; ``record`` is the JSON of the run that it is
-    accepted for.
+    accepted for. The library that was accepted last is not accepted once more.
     """
     statement = _statement("accepted", "", why, record, now)
     if library.hex not in record.decode("utf-8"):
@@ -118,10 +117,8 @@ def accept(
         added = snapshot.added(library)
         if added is None:
             raise InputError(f"{library} is not in the archive: {HOW_TO_ADD}")
-        checks.check_blob(tree, library, added.size_bytes)
         current = snapshot.entries[snapshot.current or 0]
-        said = (current.kind, current.library, current.record)
-        if said == ("accepted", library, sha256_bytes(record)):
+        if (current.kind, current.library) == ("accepted", library):
             return _appended(snapshot, current, settled, added=False)
         layer = snapshot.manifests[snapshot.entries.index(added)].library
         statement = replace(statement, label=added.label)
@@ -154,8 +151,10 @@ def _statement(
 
 
 def _settle(tree: Tree, pin: Path) -> tuple[Snapshot, tuple[str, ...]]:
-    """The verified state, after whatever an interrupted add left undone is done."""
-    snapshot = read_snapshot(tree, pin)
+    """The verified state, blobs included, after whatever an interrupted add left undone is done."""
+    with restorable(tree.path, pin):
+        snapshot = read_snapshot(tree, pin)
+        check_blobs(tree, snapshot)  # nothing is built upon a wrong byte
     if snapshot.unpinned > 1:
         raise GateRefusal(
             f"{tree.path}/log: expected at most one entry beyond the pin's {snapshot.pin.size}, as "

@@ -157,6 +157,20 @@ def test_an_unfinished_run(bench: Bench) -> None:
         assert "did not finish" in bench.err and bench.err.count("\n") == 1
 
 
+def test_a_verdict_of_another_run_is_not_shown(bench: Bench) -> None:
+    bench("--m1", *SMALL)
+    bench.libraries(candidate=broken("rows"))
+    bench("--mt", "2", *SMALL)
+    green, red = bench.runs
+    shown = (green / "verdict.json").read_bytes()
+    (red / "verdict.json").write_bytes(shown)
+    for command in ("show", "replay"):
+        assert bench(command, red.name) == Exit.UNPROVED
+        assert "do not belong together" in bench.err and bench.err.count("\n") == 1
+    (green / "record.json").unlink()
+    assert bench("show", green.name) == Exit.UNPROVED and bench.err.count("\n") == 1
+
+
 def test_only_a_green_run_is_accepted(bench: Bench, tmp_path: Path) -> None:
     bench.libraries(candidate=broken("rows"))
     bench("--mt", "2", *SMALL)

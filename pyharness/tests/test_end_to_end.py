@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyharness import cli, record
-from pyharness.errors import Exit
+from pyharness import cli, identity, record
+from pyharness.errors import Exit, GateRefusal
 from pyharness.tests.goldens import golden
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,10 @@ SOURCES = record.sources_digest()
 pytestmark = pytest.mark.skipif(
     not BUILT.exists(), reason="no CPU library; build it with `make native`"
 )
+
+
+# Every kind of job on both kinds of layer, as briefly as it can be.
+WHOLE = ("--m1", "--mt", "2", "--rb", "2", "--synthetic", "hybrid", "--prefix", "0")
 
 
 class Place:
@@ -95,12 +100,15 @@ def test_what_the_system_mapped_is_shown_and_held_against_the_record(
     path.write_text(
         path.read_text().replace(f"memfd:vllm_cuda-{digest.short}", "memfd:vllm_cuda-" + "0" * 12)
     )
-    assert place.run("show", str(run)) == Exit.REFUSED
-    assert f"expected {digest}, its workers loaded" in capsys.readouterr().err
+    with pytest.raises(GateRefusal, match=f"expected {digest}, its workers loaded"):
+        identity.check_loaded(record.read_record(run).libraries)
+    assert place.run("show", str(run)) == Exit.UNPROVED
+    assert "do not belong together" in capsys.readouterr().err
 
 
 def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert place.suite("--mt", "3", "--synthetic", "gdn") == Exit.SAME
+    place.candidate.write_bytes(BUILT.read_bytes() + b"another")
+    assert place.suite(*WHOLE) == Exit.SAME
     (run,) = place.runs
     made = record.read_record(run)
     facts = made.libraries["candidate"].facts
@@ -108,10 +116,17 @@ def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[s
     out = ["--out", str(place.folder / "runs")]
     assert place.run("replay", run.name, *out) == Exit.SAME
     assert place.run("show", run.name, *out) == Exit.SAME
-    assert place.run("accept", run.name, "--why", "good", *out) == Exit.SAME
     capsys.readouterr()
+    assert place.run("accept", run.name, "--why", "good", *out) == Exit.SAME
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("accepted 2") and len(told) == 2
+    assert re.fullmatch(
+        r"  synthetic hybrid tiny \(\d GDN, \d attention\): "
+        r"same: \d+ m1, \d+ mt, \d+ rb; M 2; prefix 0",
+        told[1],
+    )
     assert place.run("archive", "list", "--json") == Exit.SAME
-    (line,) = json.loads(capsys.readouterr().out)
+    _, line = json.loads(capsys.readouterr().out)
     assert line["digest"] == str(made.libraries["candidate"].digest) and line["accepted"]
     assert place.run("archive", "verify") == Exit.SAME and place.run("archive", "log") == Exit.SAME
     assert place.run("gate", "--candidate", str(place.candidate)) == Exit.SAME
@@ -120,7 +135,7 @@ def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[s
 def test_a_run_against_an_older_baseline_is_not_accepted(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["--m1", "--synthetic", "gdn", "--prefix", "0"]
+    line = list(WHOLE)
     accept = ["accept", "last", "--why", "good", "--out", str(place.folder / "runs")]
     place.candidate.write_bytes(BUILT.read_bytes() + b"second")
     assert place.suite(*line) == Exit.SAME and place.run(*accept) == Exit.SAME
@@ -130,11 +145,37 @@ def test_a_run_against_an_older_baseline_is_not_accepted(
     assert place.run(*accept) == Exit.UNPROVED
     assert "run again and accept that run" in capsys.readouterr().err
     assert place.suite(*line) == Exit.SAME and place.run(*accept) == Exit.SAME
-    assert place.run(*accept) == Exit.SAME  # once more changes nothing
     capsys.readouterr()
+    assert place.run(*accept) == Exit.SAME  # once more changes nothing
+    assert "accepted baseline already" in capsys.readouterr().out
+    added = ["archive", "add", str(place.candidate), "--label", "other", "--why", "x"]
+    assert place.run(*added) == Exit.SAME
+    assert "--label other and --why not recorded" in capsys.readouterr().out
     place.run("archive", "list", "--json")
     labels = json.loads(capsys.readouterr().out)
     assert [bool(entry["baseline"]) for entry in labels] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "unseen"),
+    [
+        (("--m1", "--synthetic", "gdn"), "m1 on attention layers, mt on GDN and attention layers"),
+        (("--mt", "2", "--rb", "2", "--synthetic", "hybrid"), "m1 on GDN and attention layers:"),
+        (("--m1", "--mt", "2", "--synthetic", "hybrid"), "rb on GDN and attention layers:"),
+    ],
+)
+def test_what_a_run_has_not_exercised_is_not_accepted(
+    place: Place, capsys: pytest.CaptureFixture[str], line: tuple[str, ...], unseen: str
+) -> None:
+    place.candidate.write_bytes(BUILT.read_bytes() + b"another")
+    assert place.suite(*line, "--prefix", "0") == Exit.SAME
+    before = sorted(p.name for p in (place.folder / "archive/blobs/sha256").iterdir())
+    capsys.readouterr()
+    out = ["--out", str(place.folder / "runs")]
+    assert place.run("accept", "last", "--why", "good", *out) == Exit.UNPROVED
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and f"no green job was {unseen}" in told and "`run-ab`" in told
+    assert before == sorted(p.name for p in (place.folder / "archive/blobs/sha256").iterdir())
 
 
 def test_a_flipped_byte_in_the_baseline_is_refused(

@@ -213,6 +213,27 @@ def test_accepting_keeps_the_record_and_moves_the_tag(site: Site) -> None:
     assert verify(site.archive, site.pin).baseline == digest
     again = accept(site.archive, site.pin, digest, record=record, why="faster")
     assert not again.added and again.log_size == 6
+    later = accept(site.archive, site.pin, digest, record=record_of(digest, "later"), why="more")
+    assert not later.added and later.index == again.index and later.log_size == 6
+
+
+@pytest.mark.parametrize("kind", ["library", "record"])
+def test_nothing_is_built_upon_a_wrong_byte(site: Site, kind: str) -> None:
+    """Neither the library that is added nor the baseline has to be the damaged one."""
+    first = site.snapshot().manifests[3]
+    layer = first.library if kind == "library" else first.record
+    assert layer is not None
+    blob = site.archive / layout.blob_path(layer.digest)
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    write(blob, bytes(data))
+    before, digest = contents(site), sha256_bytes(elf(2, 320))
+    refused = f"expected {layer.digest}.*restore it: git checkout"
+    with pytest.raises(GateRefusal, match=refused):
+        put(site, 7)
+    with pytest.raises(GateRefusal, match=refused):
+        accept(site.archive, site.pin, digest, record=record_of(digest), why="x")
+    assert contents(site) == before
 
 
 def test_accepting_an_older_library_again_goes_back(site: Site) -> None:

@@ -1,0 +1,60 @@
+"""Dumps of runs that were killed: the next run removes them and leaves their plans.
+
+A run holds a lock on its ``plan.json`` as long as it lives, so where none is held no process is
+left, whatever its number was and whoever has that number now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from pyharness.files import open_regular
+from pyharness.investigate import FOLDER
+from pyharness.values import Arm
+
+PLAN = "plan.json"
+_RUN = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}")
+_PARTS = (*get_args(Arm), FOLDER)
+
+
+@contextlib.contextmanager
+def living(folder: Path) -> Iterator[None]:
+    """While this lasts the run is in progress."""
+    fd = open_regular(folder / PLAN)
+    try:
+        with contextlib.suppress(OSError):  # no locks here: then ``sweep`` has none either
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def remove_dumps(folder: Path) -> None:
+    for name in _PARTS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def sweep(out: Path) -> None:
+    """Removes the dumps of every unfinished run in this folder whose process is gone."""
+    for folder in out.iterdir() if out.is_dir() else ():
+        if (
+            _RUN.fullmatch(folder.name)
+            and not (folder / "verdict.json").exists()
+            and (folder / PLAN).is_file()
+            and any((folder / name).is_dir() for name in _PARTS)
+        ):
+            _sweep_run(folder)
+
+
+def _sweep_run(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / PLAN).open("rb") as plan:
+        fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: it lives, or nobody can tell
+        if not (folder / "verdict.json").exists():  # it may just have ended well
+            remove_dumps(folder)

@@ -21,6 +21,7 @@ for stage in "$@"; do
     kernels) build/cuda/kernel_bench ;;
     modes) VLLM_CUDA_FUSED=1 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
              for tiles in 0 2 5 7 8 11; do echo "tiles $tiles"; VLLM_CUDA_Q4_TILES=$tiles bits --sizes tiny --families hybrid --prefixes 0,5 || exit 1; done ;;
+    attention) build/cuda/q35_attn_m ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
     phases) VLLM_CUDA_FUSED=1 VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     fused) VLLM_CUDA_FUSED=1 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;

@@ -176,6 +176,11 @@ class Backend {
   virtual bool end(const Config&, int m, const float* h, const float* logits, float* h_out,
                    float* logits_out) = 0;
 
+  // -- for the tools: the device's time of the last step, and a line for each operation where the
+  // backend was told to measure them.
+  virtual double step_seconds() { return 0.0; }
+  virtual std::string profile() { return {}; }
+
   // -- state_read, in the ABI's layouts; host memory. keys: else values.
   virtual void read_s(const Config&, const float* s, float* out) = 0;
   virtual void read_conv(const Config&, const float* conv, float* out) = 0;

@@ -22,7 +22,7 @@ ROW_CASES = {
     "": "one M-row step, then single steps",
     "mixed": "single steps and M-row steps of changing M in turn",
     "refused": "calls that must be refused lie between, and the context is full at the end",
-    "reset": "other tokens, then a reset",
+    "reset": "other tokens and a reset, twice",
     "nan": "unused memory is filled with NaN before each call",
     "large": "unused memory is filled with 1e38 before each call",
     "threads": "two threads against one",
@@ -85,7 +85,9 @@ class Scripts:
         if case == "refused":
             return self._rows_refused(m)
         if case == "reset":
-            return (Op("step", self.other(3, 0)), Op("step_m", self.other(m, m)), RESET, *plain)
+            # an odd number of calls, then an even one: states may alternate between two places
+            step, rows = Op("step", self.other(1, 0)), Op("step_m", self.other(m, m))
+            return (step, RESET, step, rows, RESET, *plain)
         return poisoned(plain, POISON[case]) if case in POISON else plain
 
     def rollback(self, m: int, case: str) -> tuple[Op, ...]:

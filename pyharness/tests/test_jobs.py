@@ -55,8 +55,8 @@ def reds(verdicts: dict[str, JobVerdict]) -> dict[str, str]:
     return {name: v.status.value for name, v in verdicts.items() if v.status is not JobStatus.SAME}
 
 
-@pytest.mark.parametrize("prefix", [0, 1, 63])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("prefix", [0, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("batch", [1, 5, 100])
 def test_a_sound_library_passes(tmp_path: Path, prefix: int, workers: int, batch: int) -> None:
     verdicts, _, _ = run(tmp_path, workers=workers, batch=batch, prefixes=(prefix,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyharness.plan import Profile
+from pyharness.plan import DEFAULT_PREFIX, Profile
 
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 H_OUT, LOGITS, STATE = "h_out.npy", "logits.npy", "state.safetensors"
@@ -39,7 +39,7 @@ class Mutant:
         return (
             *chosen,
             "--only",
-            self.job,
+            f"*/{self.job_name}",
             "--synthetic",
             self.family,
             *prefix,
@@ -47,6 +47,11 @@ class Mutant:
             "--isa",
             self.isa,
         )
+
+    @property
+    def job_name(self) -> str:
+        """With its prefix, as in the verdict."""
+        return f"p{DEFAULT_PREFIX if self.prefix is None else self.prefix}/{self.job}"
 
     def problem(self) -> str:
         """Why the row does not fit the source, "" if it does."""

@@ -88,7 +88,7 @@ class Bench:
 
 
 def judge(mutant: Mutant, code: int, document: dict[str, Any]) -> Outcome:
-    found = [job for job in document["jobs"] if job["id"].rsplit("/", 1)[-1] == mutant.job]
+    found = [job for job in document["jobs"] if job["id"].endswith(f"/{mutant.job_name}")]
     if len(found) != 1:
         return Outcome(False, f"exit {code}: {document['summary']}; no job {mutant.job}")
     (job,) = found

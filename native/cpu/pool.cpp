@@ -6,11 +6,10 @@ namespace vcuda {
 namespace {
 
 // Turns of spinning before a thread sleeps, 20 to 50 ns each. A worker bridges the pauses between
-// the rounds of a step and between two steps in a row; longer, it would take a core from somebody,
-// perhaps from the thread that it waits for. The caller waits only for the last tasks of a round:
-// if they take long, the system keeps their thread from running, and needs a core to run it on.
-constexpr int kWorkerSpins = 5000;
-constexpr int kCallerSpins = 500;
+// the rounds of a step and between two steps in a row; the caller waits for the last tasks of a
+// round. Longer, either would take a core from somebody, perhaps from the thread that it waits for.
+constexpr int kWorkerSpins = 8000;
+constexpr int kCallerSpins = 4000;
 
 inline void pause() {
 #if defined(__x86_64__)

@@ -29,6 +29,7 @@ from pyharness.options import (
     RUN,
     RUNNING,
     SETTINGS,
+    target,
 )
 
 
@@ -54,7 +55,7 @@ from pyharness.options import (
 @SETTINGS
 @RUNNING
 @JSON
-@click.option("--junit", type=PATH, help="The result as JUnit XML.")
+@click.option("--junit", type=PATH, callback=target, help="The result as JUnit XML.")
 @click.option("--same-library", is_flag=True, help="Compare a library with itself all the same.")
 @click.option(
     "--trace/--no-trace", default=True, help="Of a red job, find the first operation that differs."
@@ -150,7 +151,11 @@ def accept(run: str, label: str | None, why: str, **given: Any) -> int:
 @click.option("--mt", metavar="M", help="Time a step of M rows.  [default: a single step]")
 @MODEL
 @click.option("--prefix", metavar="P", help="Tokens before the first timed one.  [default: 63]")
-@click.option("--pairs", type=int, default=20, show_default=True, help="Pairs of samples.")
+@click.option("--pairs", type=int, default=20, show_default=True, help="Pairs of samples a round.")
+@click.option(
+    "--rounds", type=int, default=1, show_default=True,
+    help="Rounds, each in fresh processes; with several, a round is what counts.",
+)  # fmt: skip
 @click.option(
     "--margin", default="1%", show_default=True, help="Smallest change that matters, in per cent."
 )
@@ -168,7 +173,7 @@ def speed_command(**given: Any) -> int:
     """
     from pyharness import speed_command
 
-    names = ("mt", "prefix", "pairs", "margin", "cold", "strict", "fail_if_slower")
+    names = ("mt", "prefix", "pairs", "rounds", "margin", "cold", "strict", "fail_if_slower")
     made = speed_command.SpeedOptions(
         _models(given), json=given["json_path"], **{name: given[name] for name in names}
     )
@@ -247,11 +252,12 @@ def symbols(library: Path, as_json: bool) -> int:
 @cli.command()
 @click.argument("folder", type=PATH)
 @click.argument("out", type=PATH)
-def pack(folder: Path, out: Path) -> int:
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+def pack(folder: Path, out: Path, force: bool) -> int:
     """Quantize a checkpoint once."""
     from pyharness import archive_commands
 
-    return archive_commands.pack(folder, out)
+    return archive_commands.pack(folder, out, force=force)
 
 
 @cli.command()

@@ -7,8 +7,9 @@ comparison, so the self-test has every advantage and every fault of the comparis
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +41,14 @@ class Design:
     pairs: int
     seed: int
     margin_percent: float
+    rounds: int = 1  # of pairs, each in fresh processes; with several, a round counts, not a pair
     resamples: int = stats.RESAMPLES
     sample_ns: int = SAMPLE_NS
+
+    @property
+    def unit(self) -> str:
+        """What is drawn anew and counted."""
+        return "pair" if self.rounds == 1 else "round"
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ def measure(
     candidate: Side,
     design: Design,
     *,
+    round_: int = 0,
     device: Callable[[], GpuState | None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Series:
@@ -89,7 +97,7 @@ def measure(
     calls = _fit_calls(baseline, candidate, design.sample_ns)
     warm_up, settled = _warm_up(baseline, candidate, calls, clock)
     pairs = []
-    for baseline_first in stats.pair_orders(design.pairs, design.seed):
+    for baseline_first in stats.pair_orders(design.pairs, design.seed, round_):
         before = device()
         if baseline_first:
             baseline_ns, candidate_ns = baseline.sample(calls), candidate.sample(calls)
@@ -139,12 +147,20 @@ class Result:
     self_test_word: Word  # what the same rules say of the baseline and its copy
 
 
-def judge(self_test: Series, comparison: Series, design: Design) -> Result:
-    """LibraryFailure where the device spoilt every pair."""
+Rounds = Sequence[Series]
+
+
+def judge(self_test: Rounds, comparison: Rounds, design: Design) -> Result:
+    """LibraryFailure where the device spoilt every pair.
+
+    Two processes of one library may differ by a per cent, always in the same direction: where their
+    memory lies is a matter of luck. Pairs in one process share that luck. With several rounds each
+    contributes one number, the median of its pairs, so that the luck is part of the spread.
+    """
     margin = stats.log_margin(design.margin_percent)
     same = _estimate("the baseline and its copy", self_test, design)
     change = _estimate("the libraries", comparison, design)
-    said: Conclusion = stats.conclude(change, same, margin)
+    said: Conclusion = stats.conclude(change, same, margin, design.unit)
     return Result(
         said.word,
         said.reason,
@@ -159,11 +175,11 @@ def judge(self_test: Series, comparison: Series, design: Design) -> Result:
 _NOTHING = Estimate(pairs=1 << 30, median=0.0, low=0.0, high=0.0, p=1.0)
 
 
-def _estimate(who: str, series: Series, design: Design) -> Estimate:
-    kept = series.kept
-    if not kept:
+def _estimate(who: str, rounds: Rounds, design: Design) -> Estimate:
+    by_round = [[pair.log_ratio for pair in series.kept] for series in rounds if series.kept]
+    if not by_round:
         raise LibraryFailure(f"{who}: the device throttled in every pair; cool it and run again")
-    ratios = [pair.log_ratio for pair in kept]
+    ratios = by_round[0] if design.rounds == 1 else list(map(statistics.median, by_round))
     return stats.estimate(ratios, design.seed, design.resamples)
 
 
@@ -184,52 +200,59 @@ def series_json(series: Series) -> dict[str, Any]:
     return {**to_json(series), "discarded": len(series.pairs) - len(series.kept)}
 
 
-def change_line(name: str, word: Word, found: Estimate) -> str:
+def change_line(name: str, word: Word, found: Estimate, unit: str) -> str:
     """``name  WORD  +1.2 %  95 % interval +0.9 .. +1.5 %, p 0.0001, 20 pairs``; + is slower."""
     low, high = stats.percent(found.low), stats.percent(found.high)
     change = f"{stats.percent(found.median):+.2f} %"
-    pairs = f"{found.pairs} pair{'s' if found.pairs != 1 else ''}"
+    pairs = f"{found.pairs} {unit}{'s' if found.pairs != 1 else ''}"
     return (
         f"{name}  {word.value:<12}  {change:>9}  95 % interval {low:+.2f} .. {high:+.2f} %, "
         f"p {found.p:.2g}, {pairs}"
     )
 
 
-def result_lines(result: Result, self_test: Series, comparison: Series, call: str) -> list[str]:
+def result_lines(
+    result: Result, self_test: Rounds, comparison: Rounds, call: str, design: Design
+) -> list[str]:
     """``call``: what one call is, e.g. "a step of 4 rows". No number stands without its spread."""
     lines = [
-        change_line("A/A", result.self_test_word, result.self_test)
+        change_line("A/A", result.self_test_word, result.self_test, design.unit)
         + ", the baseline against its own copy",
-        change_line("A/B", result.word, result.change) + ", the candidate against the baseline",
+        change_line("A/B", result.word, result.change, design.unit)
+        + ", the candidate against the baseline",
     ]
     if result.reason:
-        lines.append(f"     {result.reason}{needed_text(result)}")
+        lines.append(f"     {result.reason}{_advice(result, design)}")
+    calls = comparison[0].calls
     lines.append(
         f"     {call}: baseline {milliseconds(comparison, 'baseline_ns')} ms, "
         f"candidate {milliseconds(comparison, 'candidate_ns')} ms (medians); "
-        f"{comparison.calls} call{'s' if comparison.calls != 1 else ''} a sample"
+        f"{calls} call{'s' if calls != 1 else ''} a sample"
     )
-    for name, series in (("A/A", self_test), ("A/B", comparison)):
-        if not series.settled:
-            lines.append(f"note: {name}: {len(series.warm_up_ns)} samples did not become steady")
-        if spoilt := len(series.pairs) - len(series.kept):
+    for name, rounds in (("A/A", self_test), ("A/B", comparison)):
+        if restless := sum(not series.settled for series in rounds):
+            times = f" in {restless} of {len(rounds)} rounds" if len(rounds) > 1 else ""
+            lines.append(f"note: {name}: {MOST_DROPPED} samples did not become steady{times}")
+        if spoilt := sum(len(series.pairs) - len(series.kept) for series in rounds):
             lines.append(f"note: {name}: {spoilt} pairs discarded: the device throttled")
     return lines
 
 
-def needed_text(result: Result) -> str:
-    if not result.pairs_needed:
+def _advice(result: Result, design: Design) -> str:
+    """What would help."""
+    if result.change.pairs < stats.FEWEST_PAIRS or result.self_test.pairs < stats.FEWEST_PAIRS:
         return ""
-    if result.change.pairs < stats.FEWEST_PAIRS:
-        return ""
-    return (
-        f"; about {result.pairs_needed} pairs would decide, if median and spread stay as they are"
-    )
+    if result.pairs_needed:
+        return (
+            f"; about {result.pairs_needed} {design.unit}s would decide, if median and spread stay "
+            "as they are"
+        )
+    if design.rounds == 1:
+        return "; --rounds 8 takes each eighth of the evidence from fresh processes"
+    return ""
 
 
-def milliseconds(series: Series, side: str) -> str:
+def milliseconds(rounds: Rounds, side: str) -> str:
     """The median of one call."""
-    times = sorted(getattr(pair, side) / series.calls / 1e6 for pair in series.kept)
-    middle = len(times) // 2
-    median = times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
-    return f"{median:.4g}"
+    times = [getattr(pair, side) / series.calls / 1e6 for series in rounds for pair in series.kept]
+    return f"{statistics.median(times):.4g}"

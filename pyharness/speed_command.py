@@ -40,6 +40,7 @@ class SpeedOptions:
     mt: str | None = None
     prefix: str | None = None
     pairs: int = 20
+    rounds: int = 1
     margin: str = "1%"
     cold: bool = False
     strict: bool = False
@@ -49,7 +50,12 @@ class SpeedOptions:
 
 def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None = None) -> int:
     """Numbers only after a green bit check; otherwise that one's exit code and no number."""
-    design = Design(_pairs(options.pairs), settings["seed"], parse_margin(options.margin))
+    design = Design(
+        _count("--pairs", options.pairs),
+        settings["seed"],
+        parse_margin(options.margin),
+        _count("--rounds", options.rounds),
+    )
     workload = _workload(options, settings)
     rows = _rows(options.mt)
     sources = record.sources_digest()
@@ -68,7 +74,7 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         result = speed.judge(measured.self_test, measured.comparison, design)
         terminal.say(
             *speed.result_lines(
-                result, measured.self_test, measured.comparison, measured.call(rows)
+                result, measured.self_test, measured.comparison, measured.call(rows), design
             ),
             *_conditions(measured),
             *commands.library_lines(bits.document),
@@ -102,10 +108,10 @@ def parse_margin(text: str) -> float:
     return float(match[1])
 
 
-def _pairs(pairs: int) -> int:
-    if not 1 <= pairs <= stats.MOST_PAIRS:
-        raise UsageError(f"--pairs: 1 to {stats.MOST_PAIRS}, not {pairs}")
-    return pairs
+def _count(option: str, count: int) -> int:
+    if not 1 <= count <= stats.MOST_PAIRS:
+        raise UsageError(f"{option}: 1 to {stats.MOST_PAIRS}, not {count}")
+    return count
 
 
 def _rows(mt: str | None) -> int:
@@ -143,7 +149,7 @@ def _check_bits(
     """m1, and mt where M rows are timed, like every other run; and its first job."""
     asked = SuiteOptions(options.models, m1=True, mt=options.mt, prefix=options.prefix)
     workers = settings["workers"] or jobs.parallel_workers([workload.model])
-    suite = plan.build([workload], commands.suite_request(asked, settings, workers))
+    suite = commands.planned([workload], commands.suite_request(asked, settings, workers))
     commands.tell(suite.notes)
     outcome = app.run(
         suite, libraries, commands.read_inputs(options.models, [workload]), settings,
@@ -158,8 +164,8 @@ def _check_bits(
 
 @dataclass(frozen=True)
 class Measured:
-    self_test: Series
-    comparison: Series
+    self_test: tuple[Series, ...]  # of each round
+    comparison: tuple[Series, ...]
     by_rows: dict[Arm, bool]  # whether an M-row step was timed, or M single steps
     cpu: tuple[CpuState, CpuState]  # before and after
     gpu: dict[str, Any] | None
@@ -204,7 +210,7 @@ def _request(
 def _measure(
     libraries: Mapping[Arm, app.Library], request: SpeedRequest, design: Design
 ) -> Measured:
-    """The baseline stays for both parts; never more than two models are in memory."""
+    """The baseline stays for both parts of a round; never more than two models are in memory."""
     children = Children()
 
     def worker(name: str, arm: Arm) -> WarmWorker:
@@ -212,19 +218,24 @@ def _measure(
         return WarmWorker(name, placed, libraries[arm], children)
 
     before = cpu_state()
-    with worker("baseline", "baseline") as baseline, _gpu(baseline) as gpu:
-        watch = gpu.state if gpu else lambda: None
-        with worker("the baseline's copy", "baseline") as copy:
-            self_test = speed.measure(baseline, copy, design, device=watch)
-        with worker("candidate", "candidate") as candidate:
-            comparison = speed.measure(baseline, candidate, design, device=watch)
-            others = _others(gpu)
-            by_rows: dict[Arm, bool] = {
-                "baseline": bool(baseline.ready.get("by_rows")),
-                "candidate": bool(candidate.ready.get("by_rows")),
-            }
-        facts = gpu.facts() if gpu else None
-    return Measured(self_test, comparison, by_rows, (before, cpu_state()), facts, others)
+    self_test, comparison = [], []
+    for round_ in range(design.rounds):
+        with worker("baseline", "baseline") as baseline, _gpu(baseline) as gpu:
+            watch = gpu.state if gpu else lambda: None
+            with worker("the baseline's copy", "baseline") as copy:
+                self_test.append(speed.measure(baseline, copy, design, round_=round_, device=watch))
+            with worker("candidate", "candidate") as candidate:
+                comparison.append(
+                    speed.measure(baseline, candidate, design, round_=round_, device=watch)
+                )
+                others = _others(gpu)
+                by_rows: dict[Arm, bool] = {
+                    "baseline": bool(baseline.ready.get("by_rows")),
+                    "candidate": bool(candidate.ready.get("by_rows")),
+                }
+            facts = gpu.facts() if gpu else None
+    states = before, cpu_state()
+    return Measured(tuple(self_test), tuple(comparison), by_rows, states, facts, others)
 
 
 @contextmanager
@@ -298,8 +309,8 @@ def _numbers(result: Result, measured: Measured, rows: int) -> dict[str, Any]:
         "gpu": measured.gpu,
         "other_gpu_processes": measured.others,
         "samples": {
-            "self_test": speed.series_json(measured.self_test),
-            "comparison": speed.series_json(measured.comparison),
+            "self_test": [speed.series_json(series) for series in measured.self_test],
+            "comparison": [speed.series_json(series) for series in measured.comparison],
         },
     }
 

@@ -79,14 +79,14 @@ def log_margin(margin_percent: float) -> float:
 # ---- the order of a pair ------------------------------------------------------------------------
 
 
-def pair_orders(pairs: int, seed: int) -> tuple[bool, ...]:
+def pair_orders(pairs: int, seed: int, round_: int = 0) -> tuple[bool, ...]:
     """For each pair, whether the baseline goes first.
 
     Of each two pairs in a row, one begins with the baseline and one with the candidate; chance
     decides which. So a trend and an advantage of the second place cancel, and no rhythm of the
     machine can fall in step with the order.
     """
-    first = np.random.default_rng([seed, 0]).integers(0, 2, (pairs + 1) // 2).astype(bool)
+    first = np.random.default_rng([seed, 0, round_]).integers(0, 2, (pairs + 1) // 2).astype(bool)
     return tuple(bool(x) for flip in first for x in (flip, not flip))[:pairs]
 
 
@@ -156,19 +156,19 @@ def _doubled_midranks(magnitudes: np.ndarray) -> np.ndarray:
 # ---- verdict ------------------------------------------------------------------------------------
 
 
-def conclude(found: Estimate, self_test: Estimate, margin: float) -> Conclusion:
+def conclude(found: Estimate, self_test: Estimate, margin: float, unit: str = "pair") -> Conclusion:
     """The first rule that applies. ``self_test``: the baseline against its own copy, the same way;
-    ``margin``: a log ratio, the smallest change that matters.
+    ``margin``: a log ratio, the smallest change that matters; ``unit``: what a pair is called.
     """
     fewest = min(found.pairs, self_test.pairs)
     if fewest < FEWEST_PAIRS:
         reason = (
-            f"{fewest} pair{'s' if fewest != 1 else ''} cannot give a p of {ALPHA:.0%} or less, "
+            f"{fewest} {unit}{'s' if fewest != 1 else ''} cannot give a p of {ALPHA:.0%} or less, "
             f"whatever they show; at least {FEWEST_PAIRS} can"
         )
         return Conclusion(Word.INCONCLUSIVE, reason, FEWEST_PAIRS)
     if self_test.significant and not self_test.within(margin):
-        reason = "the baseline differs from its own copy by more than the margin: find out why"
+        reason = "the baseline differs from its own copy by more than the margin"
         return Conclusion(Word.INCONCLUSIVE, reason)
     if found.within(margin):
         return Conclusion(Word.SAME)

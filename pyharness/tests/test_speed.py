@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ def experiment(effect: float, seed: int, design: Design, trend: float = 0.0005) 
     baseline = FakeSide(machine, "baseline")
     self_test = measure(baseline, FakeSide(machine, "copy"), design)
     other = FakeSide(machine, "candidate", baseline.call_ns * (1 + effect))
-    return judge(self_test, measure(baseline, other, design), design)
+    return judge([self_test], [measure(baseline, other, design)], design)
 
 
 def design(seed: int = 0, pairs: int = 20) -> Design:
@@ -91,9 +92,35 @@ def test_without_counterbalanced_orders_the_same_test_is_red(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The trend alone then reads as a change: that is what the orders are for."""
-    monkeypatch.setattr(stats, "pair_orders", lambda pairs, seed: (True,) * pairs)
+    monkeypatch.setattr(stats, "pair_orders", lambda pairs, seed, round_: (True,) * pairs)
     results = [experiment(0.0, i, design(i), trend=0.003) for i in range(100)]
     assert sum(r.change.significant for r in results) / 100 > 0.5
+
+
+def rounds(effect: float, seed: int, design: Design) -> speed.Result:
+    """As ``experiment``, where each process is faster or slower than its library by luck: 1 %."""
+    luck, machine = np.random.default_rng([seed, 9]), Machine(seed)
+
+    def side(name: str, change: float = 0.0) -> FakeSide:
+        return FakeSide(machine, name, 5e6 * (1 + change) * math.exp(luck.normal(0, 0.01)))
+
+    self_test, comparison = [], []
+    for round_ in range(design.rounds):
+        baseline = side("baseline")
+        self_test.append(measure(baseline, side("copy"), design, round_=round_))
+        comparison.append(measure(baseline, side("candidate", effect), design, round_=round_))
+    return judge(self_test, comparison, design)
+
+
+def test_fresh_processes_take_the_luck_of_a_process_out() -> None:
+    one, many = design(pairs=12), dataclasses.replace(design(pairs=4), rounds=8)
+    alone = [rounds(0.0, i, one) for i in range(150)]
+    fresh = [rounds(0.0, i, many) for i in range(150)]
+    assert sum(r.change.significant for r in alone) / 150 > 0.5  # pairs of one process agree
+    assert sum(r.change.significant for r in fresh) / 150 <= 0.07
+    assert {r.change.pairs for r in fresh} == {8}
+    found = [rounds(0.06, i, many) for i in range(50)]
+    assert sum(r.word is Word.SLOWER for r in found) / 50 >= 0.9
 
 
 # ---- the protocol --------------------------------------------------------------------------------
@@ -119,7 +146,9 @@ def test_a_machine_that_never_becomes_steady_is_measured_and_told() -> None:
     machine = Machine(noise=0.2)
     series = measure(FakeSide(machine, "b"), FakeSide(machine, "c"), design())
     assert not series.settled and len(series.warm_up_ns) == speed.MOST_DROPPED
-    lines = speed.result_lines(judge(series, series, design()), series, series, "a single step")
+    lines = speed.result_lines(
+        judge([series], [series], design()), [series], [series], "a single step", design()
+    )
     assert sum("did not become steady" in line for line in lines) == 2
 
 
@@ -142,12 +171,12 @@ def test_pairs_of_a_throttled_device_do_not_count() -> None:
     sides = FakeSide(machine, "b"), FakeSide(machine, "c")
     series = measure(*sides, design(), device=throttling(10))
     assert len(series.pairs) == 20 and len(series.kept) == 16
-    result = judge(series, series, design())
+    result = judge([series], [series], design())
     assert result.change.pairs == 16
-    lines = speed.result_lines(result, series, series, "a single step")
+    lines = speed.result_lines(result, [series], [series], "a single step", design())
     assert "note: A/B: 4 pairs discarded: the device throttled" in lines
     with pytest.raises(LibraryFailure, match="throttled in every pair"):
-        judge(measure(*sides, design(), device=throttling(2)), series, design())
+        judge([measure(*sides, design(), device=throttling(2))], [series], design())
 
 
 # ---- what is told --------------------------------------------------------------------------------
@@ -163,7 +192,11 @@ def steady(ratio: float, pairs: int = 20, spread: float = 0.001) -> Series:
 
 def told(self_test: Series, comparison: Series) -> Sequence[str]:
     return speed.result_lines(
-        judge(self_test, comparison, design()), self_test, comparison, "a step of 4 rows"
+        judge([self_test], [comparison], design()),
+        [self_test],
+        [comparison],
+        "a step of 4 rows",
+        design(),
     )
 
 
@@ -192,5 +225,5 @@ def test_json_holds_every_sample() -> None:
     data = json.loads(document.dumps(speed.series_json(series)))
     assert len(data["pairs"]) == 20 and data["pairs"][0]["baseline_ns"] == 8_000_000
     assert data["discarded"] == 0
-    found = speed.estimate_json(judge(series, series, design()).change)
+    found = speed.estimate_json(judge([series], [series], design()).change)
     assert found["change_percent"] == pytest.approx(100, abs=0.2) and found["p"] < 1e-5

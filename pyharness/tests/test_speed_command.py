@@ -68,12 +68,12 @@ def test_twice_the_sleep_is_slower(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert told["design"]["seed"] == 5 and told["bits"]["exit_code"] == 0
     assert told["change"]["pairs"] == 12 and told["change"]["low"] > 0
     for part in ("self_test", "comparison"):
-        samples = told["samples"][part]
+        (samples,) = told["samples"][part]
         assert len(samples["pairs"]) == 12 and len(samples["warm_up_ns"]) >= 8
         # a sleep is never shorter than asked for, so this is no matter of luck
         assert min(p["baseline_ns"] for p in samples["pairs"]) >= samples["calls"] * 6_000_000
-    assert min(p["candidate_ns"] for p in told["samples"]["comparison"]["pairs"]) >= 12_000_000
-    assert [p["baseline_first"] for p in told["samples"]["self_test"]["pairs"]].count(True) == 6
+    assert min(p["candidate_ns"] for p in told["samples"]["comparison"][0]["pairs"]) >= 12_000_000
+    assert [p["baseline_first"] for p in told["samples"]["self_test"][0]["pairs"]].count(True) == 6
     assert len(told["cpu"]) == 2 and told["cpu"][0]["load"] and told["gpu"] is None
 
 
@@ -81,12 +81,16 @@ def test_too_few_pairs_are_no_result(tmp_path: Path, capfd: pytest.CaptureFixtur
     """Rows against the single steps of a baseline that has no M-row step."""
     place = Place(tmp_path, sleeping(1000, without=OLD_LACKS))
     capfd.readouterr()
-    assert place.speed(sleeping(1000), "--mt", "3", "--pairs", "3", "--strict") == Exit.UNPROVED
+    assert (
+        place.speed(sleeping(1000), "--mt", "3", "--pairs", "2", "--rounds", "2", "--strict")
+        == Exit.UNPROVED
+    )
     said = capfd.readouterr().out
-    assert "/mt3" in said and "3 pairs cannot give a p of 5% or less" in said
+    assert "/mt3" in said and "2 rounds cannot give a p of 5% or less" in said
     assert "a step of 3 rows against 3 single steps of the baseline: baseline " in said
     told = place.told
     assert told["word"] == "INCONCLUSIVE" and told["pairs_needed"] == 6 and told["rows"] == 3
+    assert [len(part["pairs"]) for part in told["samples"]["comparison"]] == [2, 2]
     assert told["by_rows"] == {"baseline": False, "candidate": True}
 
 
@@ -161,8 +165,9 @@ class _Late:
         (["--margin", "one"], "--margin"),
         (["--pairs", "0"], "--pairs: 1 to 1000"),
         (["--pairs", "1001"], "--pairs"),
+        (["--rounds", "0"], "--rounds: 1 to 1000"),
         (["--mt", "2-4"], "one M at a time"),
-        (["--mt", "1"], "2 to 256 rows"),
+        (["--mt", "1"], "an M-row step has 2 to"),
         (["--synthetic", "gdn", "--synthetic", "attn"], "one model"),
         (["--prefix", "1,2"], "one prefix"),
     ],

@@ -65,10 +65,10 @@ MUTANTS = (
         "m1", H_OUT, family="attn", prefix=1023,
     ),
     Mutant(
-        "exp-sum-order", "the exponentials of a chunk are added from the last to the first",
+        "exp-sum-lanes", "the exponentials of a chunk are added in 16 lanes",
         KERNELS,
-        "for (int t = 0; t < count; ++t) lanes[t % kExpLanes] += score[t];",
-        "for (int t = count - 1; t >= 0; --t) lanes[t % kExpLanes] += score[t];",
+        "lanes[t % kExpLanes] += score[t];",
+        "lanes[t % (kExpLanes / 2)] += score[t];",
         "m1", H_OUT, family="attn",
     ),
     Mutant(

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (lines of the source as they are)
 from __future__ import annotations
 
-from pyharness.tests.faults.mutant import FAILED, H_OUT, LOGITS, STATE, Mutant
+from pyharness.tests.faults.mutant import FAILED, H_OUT, LOGITS, NONDETERMINISTIC, STATE, Mutant
 
 FORWARD, CPU, KERNELS = "model/forward.cpp", "cpu/backend.cpp", "cpu/kernels.inc"
 _EMBED = "const size_t first = static_cast<size_t>(in.tokens[i]) * c.hidden;"
@@ -64,14 +64,14 @@ MUTANTS = (
         CPU,
         "const int position = in.position + i;",
         "const int position = in.position + i - (m > 1 && i == m - 1);",
-        "mt5", STATE, family="attn",
+        "mt5", H_OUT, NONDETERMINISTIC, family="attn",
     ),
     Mutant(
         "v-row-7", "the eighth row writes its value one row too early",
         CPU,
         "static_cast<size_t>(position) * d, v,",
         "static_cast<size_t>(position - (i == 7)) * d, v,",
-        "mt8", STATE, family="attn",
+        "mt8", H_OUT, NONDETERMINISTIC, family="attn",
     ),
     Mutant(
         "token-of-row-0", "the eighth row reads the token of the seventh",
@@ -85,7 +85,7 @@ MUTANTS = (
         CPU,
         "const size_t row = static_cast<size_t>(i) * n;",
         "const size_t row = static_cast<size_t>(i == 5 ? 4 : i) * n;",
-        "mt6", H_OUT,
+        "mt6", H_OUT, NONDETERMINISTIC,
     ),
     Mutant(
         "gate-of-row-before", "the gate of a row is that of the row before it",
@@ -134,14 +134,14 @@ MUTANTS = (
         FORWARD,
         "b.swiglu(work.gate_up, c.intermediate, m, work.swiglu);",
         "b.swiglu(work.gate_up, c.intermediate, m > 1 ? m - 1 : m, work.swiglu);",
-        "mt4", H_OUT,
+        "mt4", H_OUT, NONDETERMINISTIC,
     ),
     Mutant(
         "last-row-head", "the logits of the last of M rows are not computed",
         FORWARD,
         "b.project(w.head, work.h, m, work.logits);",
         "b.project(w.head, work.h, m > 1 ? m - 1 : m, work.logits);",
-        "mt2", LOGITS,
+        "mt2", LOGITS, NONDETERMINISTIC,
     ),
     Mutant(
         "last-row-norm", "the last of M rows misses the final norm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import re
 import shutil
 import signal
@@ -67,6 +68,69 @@ def test_an_arm_from_plan_to_files(tmp_path: Path) -> None:
     assert (library.symbols, library.missing) == (abi.REQUIRED + abi.OPTIONAL, ())
     assert "memfd" in library.mapped
     assert from_json(ArmResult, to_json(result)) == result
+
+
+REFUSED = (
+    Op("refused", (1, 2, 3, 4, 5), what="step_m"),
+    Op("refused", what="rollback"),
+    Op("step", (1, 2)),
+    Op("refused", (512,), what="step"),
+    Op("refused", (3, -1), what="step_m"),
+    Op("step", (3,), record=True),
+    Op("refused", (4,), what="step"),
+)
+FULL = dataclasses.replace(
+    PLAN, script=REFUSED, mmax=4, model=dataclasses.replace(MODEL, context=3)
+)
+
+
+def test_refused_calls_leave_no_trace(tmp_path: Path) -> None:
+    plain = dataclasses.replace(FULL, script=(Op("step", (1, 2)), Op("step", (3,), record=True)))
+    refused, straight = run(stub(), tmp_path / "a", FULL), run(stub(), tmp_path / "b", plain)
+    assert refused.status == "done", refused.reason
+    assert refused.files == straight.files
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("refuses-nothing", r"vcuda_dev_model_step .1 tokens, the last one 512. was not refused$"),
+        ("refuses-and-writes", "and it wrote outputs all the same"),
+        ("refuses-and-moves", "position is 3 after a refused, expected 2$"),
+        ("refuses-by-accident", "VCUDA_E_DEVICE .8.: token outside the vocabulary$"),
+    ],
+)
+def test_what_should_have_been_refused(fault: str, reason: str, tmp_path: Path) -> None:
+    result = run(stub(fault), tmp_path / "out", FULL)
+    assert result.status == "failed" and re.search(reason, result.reason), result.reason
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the stub sets the register of x86")
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("flushes", "flushes denormal numbers to zero"), ("rounds-up", "rounds to nearest even")],
+)
+def test_a_library_that_changes_the_arithmetic_of_its_process(
+    fault: str, reason: str, tmp_path: Path
+) -> None:
+    result = run(stub(fault), tmp_path / "out")
+    assert result.status == "failed" and reason in result.reason
+
+
+def test_only_the_first_rows_of_a_step_are_recorded(tmp_path: Path) -> None:
+    some = Op("step_m", (6, 7, 500), record=True, number=2)
+    back = (Op("mark"), some, Op("rollback_to", number=2), Op("step", (8, 9), record=True))
+    plan = dataclasses.replace(PLAN, script=(Op("step", (1, 2, 3)), *back))
+    result = run(stub(), tmp_path / "part", plan)
+    straight = run(stub(), tmp_path / "whole", dataclasses.replace(PLAN, script=SINGLES, mmax=0))
+    assert result.rows == 4 and result.files == straight.files
+
+
+def test_a_reset_within_a_script(tmp_path: Path) -> None:
+    again = (Op("step", (7, 7)), Op("mark"), Op("reset"), *SINGLES)
+    result = run(stub(), tmp_path / "a", dataclasses.replace(PLAN, script=again))
+    straight = run(stub(), tmp_path / "b", dataclasses.replace(PLAN, script=SINGLES, mmax=0))
+    assert result.files == straight.files
 
 
 def batch(library: Path, folder: Path, *plans: ArmPlan) -> list[ArmResult]:

@@ -187,7 +187,15 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
 #ifdef STEP_SLEEP_US
   usleep(STEP_SLEEP_US);
 #endif
-  if (token < 0 || token >= vocab) return fail(VCUDA_E_ARGUMENT, "token outside the vocabulary");
+  if ((token < 0 || token >= vocab) && !fault("refuses-nothing")) {
+    if (fault("refuses-and-writes")) h_out[2] = 0.5f;
+    if (fault("refuses-and-moves")) dev->position++;
+    return fail(fault("refuses-by-accident") ? VCUDA_E_DEVICE : VCUDA_E_ARGUMENT, "token outside the vocabulary");
+  }
+#ifdef __SSE__
+  if (fault("flushes")) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+  if (fault("rounds-up")) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x4000);
+#endif
   if (dev->position == dev->context) return fail(VCUDA_E_CONTEXT_FULL, "the cache is full");
   if (fault("silent-later") && dev->position > 0) return ++dev->position, VCUDA_OK;
   if (token == 511) { /* the last token of the vocabulary: so one of several arms fails */

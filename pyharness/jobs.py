@@ -160,8 +160,8 @@ def run_jobs(
     look: Look = lambda job, verdict, folder: verdict,
 ) -> tuple[tuple[JobVerdict, ...], tuple[ArmRecord, ...]]:
     """Every job's verdict, in the order of the suite, and every run that was made for them.
-    ``look`` explains a red job whose dumps stay. ``batch``: how many jobs are started together; 0:
-    what suits the models.
+    ``look`` explains a red job while its dumps are there. ``batch``: how many jobs are started
+    together; 0: what suits the models.
     """
     arms = Arms(suite, libraries, runner, root)
     batch = batch or jobs_per_process({job.candidate.model for job in suite.jobs})
@@ -184,7 +184,7 @@ def run_jobs(
             green = verdict.status is JobStatus.SAME
             keep = _worth_keeping(verdict.status) and kept[green] < (1 if green else RED_JOBS_KEPT)
             kept[green] += keep
-            if keep and verdict.status is JobStatus.DIFFERS:
+            if verdict.status is JobStatus.DIFFERS:
                 verdict = look(job, verdict, arms.folder)
             verdicts.append(verdict)
             arms.release(job, keep)

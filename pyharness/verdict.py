@@ -49,7 +49,7 @@ class JobVerdict:
     comparison: Comparison | None = None  # only where it may be told: both arms repeat themselves
     missing: tuple[str, ...] = ()  # unsupported: entries that a library lacks
     control: str = ""  # what the control changed and what that did
-    # beside the verdict, never instead of it; only of the first few red jobs
+    # beside the verdict, never instead of it
     divergence: Divergence | None = None
     explanations: tuple[Explanation, ...] = ()  # one for each file that differs
 

@@ -4,54 +4,72 @@ that has the fault.
 
 from __future__ import annotations
 
-import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pyharness import cli, record
+from pyharness import cli, plan, record
 from pyharness.errors import Exit
 from pyharness.findings import Divergence
 from pyharness.host.script import TAPS
+from pyharness.plan import Request, Suite, Workload
 from pyharness.report.text import job_lines
-from pyharness.tests.library.mutants import Edit, build, compiler
+from pyharness.tests.faults.mutant import H_OUT, Mutant
+from pyharness.tests.faults.workshop import Workshop
 from pyharness.tests.stubs import stub
 from pyharness.verdict import JobVerdict
 
 SOURCES = record.sources_digest()
-FORWARD, BACKEND, MODEL = "model/forward.cpp", "cpu/backend.cpp", "model/model.cpp"
+BACK = "  now_ = marked_;\n  position_ = marked_position_;\n  marked_ = -1;\n"
 ATTENTION_OUT = "b.project_add(l.attention.out, work.mixed, m, work.x);"
 # One library, a fault for each M and for the rollback. Layers 3 and 7 of the hybrid model are
 # attention, so the third GDN layer is layer 2, the second attention layer is layer 7.
-EDITS = (
-    Edit(
-        FORWARD,
+PLANTED = (
+    Mutant(
+        "residual-of-row-0",
+        "row 1 gets an element of row 0's residual stream",
+        "model/forward.cpp",
         ATTENTION_OUT,
         f"{ATTENTION_OUT} if (m == 2 && i == 3) work.x[c.hidden + 77] = work.x[77];",
+        *("mt2", H_OUT),
     ),
-    Edit(
-        BACKEND,
+    Mutant(
+        "decay-of-head-0",
+        "head 1 of one layer decays as head 0",
+        "cpu/backend.cpp",
         "h.a_neg = l.gdn.a_neg[j],",
         "h.a_neg = l.gdn.a_neg[m == 3 && l.index == 2 && j == 1 ? 0 : j],",
+        *("mt3", H_OUT),
     ),
-    Edit(
-        BACKEND,
+    Mutant(
+        "position-of-row-2",
+        "the rotary position of row 2 in one layer",
+        "cpu/backend.cpp",
         "static_cast<double>(in.position + i)",
         "static_cast<double>(in.position + i + (m == 4 && i == 2 && l.index == 1))",
+        *("mt4", H_OUT),
     ),
-    Edit(
-        MODEL,
-        "  now_ = marked_;\n  position_ = marked_position_;\n  marked_ = -1;\n",
+    Mutant(
+        "conv-of-layer-1",
+        "the convolution window of one layer is not restored",
+        "model/model.cpp",
+        BACK,
         "  const size_t n = config_.conv_size();\n"
         "  std::memcpy(slots_[marked_].conv + n, slots_[now_].conv + n, n * sizeof(float));\n"
-        "  now_ = marked_;\n  position_ = marked_position_;\n  marked_ = -1;\n",
+        + BACK,
+        *("rb2", H_OUT),
     ),
 )
-PREFIX_EDIT = Edit(
-    BACKEND,
-    "std::memcpy(values + kv_head",
-    "if (position != 3 || kv_head != 1 || l.index != 1) std::memcpy(values + kv_head",
+KEY_AS_VALUE = Mutant(
+    "key-as-value",
+    "one key of the prefix goes into the cache as a value",
+    "cpu/backend.cpp",
+    "static_cast<size_t>(position) * d, v,",
+    "static_cast<size_t>(position) * d, position == 3 && kv_head == 1 && l.index == 1 ? k : v,",
+    *("m1", H_OUT),
 )
 
 
@@ -76,8 +94,16 @@ class Place:
 
 
 @pytest.fixture(autouse=True)
-def fixed_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job for each M; sources that others may edit meanwhile."""
     monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+    build = plan.build
+
+    def plain(workloads: Iterable[Workload], request: Request) -> Suite:
+        suite = build(workloads, request)
+        return Suite(tuple(job for job in suite.jobs if not job.case), suite.notes)
+
+    monkeypatch.setattr(plan, "build", plain)
 
 
 def found(job: JobVerdict) -> Divergence:
@@ -87,18 +113,31 @@ def found(job: JobVerdict) -> Divergence:
 
 # ---- the CPU library -----------------------------------------------------------------------------
 
-needs_compiler = pytest.mark.skipif(
-    compiler() is None or platform.machine() not in ("x86_64", "AMD64"),
-    reason="builds the CPU library for x86-64",
-)
+
+@dataclass(frozen=True)
+class Built:
+    sound: Path
+    planted: Path
+    key_as_value: Path
 
 
-@needs_compiler
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("workshop")
+    shop = Workshop(folder / "shop")
+    first, *others = PLANTED
+    return Built(
+        shop.unchanged,
+        shop.build(first, folder / "planted", *others),
+        shop.build(KEY_AS_VALUE, folder / "value"),
+    )
+
+
 def test_planted_faults_are_named_by_row_layer_and_operation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, built: Built, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["--mt", "2-4", "--rb", "2", "--synthetic", "hybrid"]
-    jobs = Place(tmp_path, build()).red(build(*EDITS), *line)
+    jobs = Place(tmp_path, built.sound).red(built.planted, *line)
     residual = found(jobs["mt2"])
     assert (residual.position, residual.row, residual.rows) == (6, 1, 2)
     assert (residual.layer, residual.layer_kind) == (3, "attention")
@@ -125,10 +164,9 @@ def test_planted_faults_are_named_by_row_layer_and_operation(
     assert start in told and "first difference: after the rollback to position 5, layer 1" in told
 
 
-@needs_compiler
-def test_the_elements_stay_beside_the_run(tmp_path: Path) -> None:
-    place = Place(tmp_path, build(*EDITS))
-    jobs = place.red(build(), "--libs", "--mt", "3", "--synthetic", "gdn")
+def test_the_elements_stay_beside_the_run(tmp_path: Path, built: Built) -> None:
+    place = Place(tmp_path, built.planted)
+    jobs = place.red(built.sound, "--libs", "--mt", "3", "--synthetic", "gdn")
     decay = found(jobs["libs-mt3"])
     assert (decay.layer, decay.operation, decay.part) == (2, "mixer", "head 1")
     folder = place.run / "first-difference" / jobs["libs-mt3"].id.replace("/", ".")
@@ -140,9 +178,8 @@ def test_the_elements_stay_beside_the_run(tmp_path: Path) -> None:
     assert [p.name for p in (place.run / "first-difference").iterdir()] == [folder.name]
 
 
-@needs_compiler
-def test_a_fault_in_the_prefix_is_found_there(tmp_path: Path) -> None:
-    jobs = Place(tmp_path, build()).red(build(PREFIX_EDIT), "--m1", "--synthetic", "hybrid")
+def test_a_fault_in_the_prefix_is_found_there(tmp_path: Path, built: Built) -> None:
+    jobs = Place(tmp_path, built.sound).red(built.key_as_value, "--m1", "--synthetic", "hybrid")
     value = found(jobs["m1"])
     assert (value.position, value.rows, value.layer) == (3, 1, 7)  # the first row recorded is 5
     assert (value.operation, value.also) == ("mixer", ("values",))
@@ -184,7 +221,7 @@ def test_a_baseline_without_taps_and_with_other_single_steps(tmp_path: Path) -> 
 def test_a_fault_that_goes_away_with_taps_on_is_said_to(tmp_path: Path) -> None:
     d = found(Place(tmp_path, stub()).red(stub("taps-hide-it"), "--mt", "3", *SMALL)["mt3"])
     assert (d.row, d.operation) == (2, "h_out")
-    assert d.note.endswith("with taps on the candidate gives other bits than without")
+    assert d.note.endswith("alone and with taps on the candidate gives other bits")
 
 
 def test_a_row_that_knows_a_later_token(tmp_path: Path) -> None:

@@ -80,26 +80,38 @@ class Workshop:
         assert units, "CMake tells of no source of the library"
         return units
 
-    def build(self, mutant: Mutant, out: Path) -> Path:
-        """The mutant's library; BuildFailed when it does not compile."""
-        file = (self.native / mutant.file).resolve()
+    def build(self, mutant: Mutant, out: Path, *others: Mutant) -> Path:
+        """The mutant's library, with other faults beside its own; BuildFailed when it does not
+        compile.
+        """
+        mutants = (mutant, *others)
+        files = {(self.native / m.file).resolve() for m in mutants}
         with self._lock:
-            text = file.read_text(encoding="utf-8")
-            assert text.count(mutant.old) == 1, mutant.problem()
+            before = {file: file.read_text(encoding="utf-8") for file in files}
             out.mkdir(parents=True)
             try:
-                file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+                for m in mutants:
+                    self._change(m)
                 changed = {
-                    u: out / u.object.name for u in self.units if self._reaches(u, file, mutant)
+                    u: out / u.object.name
+                    for u in self.units
+                    if any(self._reaches(u, self.native / m.file, m) for m in mutants)
                 }
                 with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                     list(pool.map(lambda pair: _compile(*pair), changed.items()))
             finally:
-                file.write_text(text, encoding="utf-8")
+                for file, text in before.items():
+                    file.write_text(text, encoding="utf-8")
         assert changed, f"{mutant.name}: {mutant.file} is part of no translation unit"
         library = out / "mutant.so"
         self._link(changed, library)
         return library
+
+    def _change(self, mutant: Mutant) -> None:
+        file = self.native / mutant.file
+        text = file.read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, mutant.problem()
+        file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
     def _reaches(self, unit: Unit, file: Path, mutant: Mutant) -> bool:
         return unit.includes(file) and unit.isa in ("", mutant.isa)

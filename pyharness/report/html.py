@@ -78,6 +78,8 @@ def verdict_sentence(document: Document) -> str:
             return f"Bits differ in {count(JobStatus.DIFFERS)} of {total}."
         case Exit.FAILED:
             return f"A library could not run: {count(JobStatus.FAILED)} of {total} failed."
+        case _ if count(JobStatus.SAME):
+            return f"Not everything was proved: {count(JobStatus.SAME)} of {total} are the same."
         case _:
             return f"Nothing was proved: {document['summary']}."
 

@@ -24,7 +24,7 @@ FOLDER = ROOT / ".ci" / "pictures"
 # mutant -> options of the run, theme, height of the picture
 SHOWN = {
     "sees-next-key": (("--m1", "--mt", "2-8", "--synthetic", "hybrid"), "light", 1240),
-    "conv-not-restored": (("--rb", "2,4,8", "--synthetic", "gdn"), "dark", 1240),
+    "conv-not-restored": (("--rb", "4", "--synthetic", "gdn"), "dark", 1560),
     "sum-order-m5": (("--m1", "--mt", "2-8", "--synthetic", "gdn"), "light", 1240),
 }
 WIDTH, LARGEST = 1000, 150_000

@@ -133,7 +133,8 @@ def test_tables_have_headers_and_captions(told: dict[str, Any]) -> None:
         ([0, 3], "Every bit that was compared is equal: 1 of 2 jobs."),
         ([0, 1, 2], "Bits differ in 2 of 3 jobs."),
         ([0, 5], "A library could not run: 1 of 2 jobs failed."),
-        ([0, 6, 7], "Nothing was proved: 1 same, 1 nondeterministic, 1 indistinct."),
+        ([0, 6, 7], "Not everything was proved: 1 of 3 jobs are the same."),
+        ([6, 7], "Nothing was proved: 1 nondeterministic, 1 indistinct."),
         ([], "Nothing was proved: no job ran."),
     ],
 )

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from pyharness import commands, config, gate
 from pyharness.config import Settings
-from pyharness.errors import Exit, LibraryFailure
+from pyharness.errors import Exit, InputError, LibraryFailure
+from pyharness.files import read_descriptor
 from pyharness.report.text import size
 from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
 
@@ -30,6 +31,10 @@ def check_gate(settings: Settings) -> int:
     if settings["candidate"].exists():
         with gate.open_candidate(settings["candidate"]) as candidate:
             print(f"candidate {candidate.digest}  {candidate.size_bytes} bytes  {candidate.origin}")
+    else:
+        print(
+            f"candidate none: {settings['candidate']} does not exist, only the archive was checked"
+        )
     print(f"log       {report.entries} entries, {report.pinned} pinned, root {report.root}")
     return Exit.SAME
 
@@ -116,9 +121,10 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
 def symbols(library: Path, as_json: bool) -> int:
     """What a library exports, read from its file; nothing is loaded."""
     from pyharness.host import abi
-    from pyharness.host.elf import read_elf_file
+    from pyharness.host.elf import read_elf
 
-    facts = read_elf_file(library)
+    with gate.open_candidate(library) as sealed:
+        facts = read_elf(read_descriptor(sealed.fd, str(library)), str(library))
     required, optional = abi.REQUIRED, abi.OPTIONAL
     lacks = [name for name in (*required, *optional) if name not in facts.names]
     if as_json:
@@ -143,11 +149,13 @@ def symbols(library: Path, as_json: bool) -> int:
     return Exit.SAME
 
 
-def pack(folder: Path, out: Path) -> int:
+def pack(folder: Path, out: Path, *, force: bool) -> int:
     """A checkpoint quantized once."""
     from pyharness.files import sha256_file
     from pyharness.inputs.pack import write_pack
 
+    if out.is_file() and not force:
+        raise InputError(f"{out}: exists already; --force replaces it")
     console = Console(stderr=True, highlight=False)
     with console.status("packing") as status:  # shown on a terminal only
         write_pack(folder, out, lambda name: status.update(f"packing {name}"))

@@ -4,7 +4,7 @@ with one.
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,26 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from pyharness import app, compare, gate, identity, jobs, plan, record
-from pyharness.config import Settings
+from pyharness.config import ISA_VARIABLE, Settings
 from pyharness.errors import (
     Exit,
     LibraryFailure,
     NothingProved,
     UsageError,
 )
-from pyharness.files import make_directory, sha256_file, write_atomically
+from pyharness.files import write_atomically
+from pyharness.inputs.checkpoint import most_positions
 from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
 from pyharness.inputs.tokens import read_text, read_tokens
 from pyharness.options import parse_prefixes, parse_rows
-from pyharness.plan import Request, Workload
+from pyharness.plan import Request, Suite, Workload
 from pyharness.report import document, github, text
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.selection import select
 from pyharness.values import Arm, ArmPlan, FileFact, ModelSpec, Op, to_json
-
-ISA_VARIABLE = "VLLM_CUDA_CPU_ISA"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     """The default command."""
     workloads = read_workloads(options.models, settings)
     workers = settings["workers"] or jobs.parallel_workers(w.model for w in workloads)
-    made = select(plan.build(workloads, suite_request(options, settings, workers)), options.only)
+    made = select(planned(workloads, suite_request(options, settings, workers)), options.only)
     with ExitStack() as stack:
         libraries = open_pair(stack, settings)
         made = identity.check_pair(made, libraries, options.same_library)
@@ -85,6 +84,20 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     if options.junit:
         write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
     return outcome.verdict.exit_code
+
+
+def planned(workloads: list[Workload], request: Request) -> Suite:
+    """The suite, with a note where a checkpoint is read beyond the positions it was made for."""
+    made = plan.build(workloads, request)
+    notes = list(made.notes)
+    for model in (w.model for w in workloads if w.model.kind == "checkpoint"):
+        lengths = [j.prefix + j.rows for j in made.jobs if j.candidate.model.path == model.path]
+        most = most_positions(Path(model.path))
+        if most is not None and max(lengths, default=0) > most:
+            notes.append(
+                f"{model.path}: max_position_embeddings is {most}, {max(lengths)} tokens are read"
+            )
+    return dataclasses.replace(made, notes=tuple(notes))
 
 
 def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
@@ -119,7 +132,7 @@ def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Re
 
 def plan_environment(settings: Settings) -> tuple[tuple[str, str], ...]:
     """In the plan rather than inherited, so that a replay has it too."""
-    isa = settings["isa"] or os.environ.get(ISA_VARIABLE, "")
+    isa = settings["isa"]
     return ((ISA_VARIABLE, isa),) if isa else ()
 
 
@@ -190,7 +203,8 @@ def baseline_reference(reference: str) -> str:
     it lies.
     """
     if "/" in reference or reference.endswith(".so"):
-        return str(sha256_file(Path(reference))[0])
+        with gate.open_candidate(Path(reference)) as sealed:
+            return str(sealed.digest)
     return reference
 
 
@@ -315,5 +329,4 @@ def write(path: str | None, data: bytes) -> None:
     if path == "-":
         sys.stdout.write(data.decode())
     elif path:
-        make_directory(Path(path).absolute().parent)
         write_atomically(Path(path), data)

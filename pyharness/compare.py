@@ -221,7 +221,9 @@ def _one_line(e: Exception) -> str:
 
 
 def first_difference(a: Path, b: Path) -> Difference:
-    """Where two files that are not the same bytes differ first, and in how many elements."""
+    """Where two files that are not the same bytes differ first, and in how many elements. Arrays of
+    unlike shapes come first: beside them no element has a counterpart for certain.
+    """
     tensors_a, tensors_b = len_and_layout(a)[1], len_and_layout(b)[1]
     others = {t.name: t for t in tensors_b}
     first: Difference | None = None
@@ -231,12 +233,14 @@ def first_difference(a: Path, b: Path) -> Difference:
         found = _in_tensor(a, b, tensor, other) if other else _unlike(a.name, tensor, None)
         if found:
             different += found.different
-            first = first or found
+            first = found if first is None or (found.note and not first.note) else first
     for extra in others.values():
         found = _unlike(a.name, None, extra)
         different += found.different
-        first = first or found
-    total = max(sum(t.elements for t in tensors) for tensors in (tensors_a, tensors_b))
+        first = first if first and first.note else found
+    sizes = {t.name: t.elements for t in tensors_a}
+    sizes |= {t.name: max(t.elements, sizes.get(t.name, 0)) for t in tensors_b}
+    total = sum(sizes.values())
     if first is None:
         note = "every element is equal, the files' headers are not"
         return Difference(a.name, "", (), "", "", "", "", 0, total, note)
@@ -286,7 +290,7 @@ def _unlike(file: str, a: Tensor | None, b: Tensor | None) -> Difference:
     known = a or b
     assert known is not None
     count = max(t.elements for t in (a, b) if t)
-    note = f"baseline {_describe(a)}, candidate {_describe(b)}"
+    note = f"shapes differ: baseline {_describe(a)}, candidate {_describe(b)}"
     return Difference(file, known.name, (), "", "", "", "", count, count, note)
 
 

@@ -15,6 +15,7 @@ from pyharness.errors import InputError, UsageError
 
 PREFIX = "VLLM_AB_"
 TABLE = "vllm-ab"
+ISA_VARIABLE = "VLLM_CUDA_CPU_ISA"  # of the library; counts where the harness is told nothing
 
 # name -> (type, default, meaning). Paths are relative to the project's root.
 KEYS: dict[str, tuple[type, Any, str]] = {
@@ -87,6 +88,8 @@ def resolve(
         if value is not None:
             _known(key, "options")
             values[key] = Setting(_convert(key, value, Path.cwd(), f"--{key}"), f"--{key}")
+    if (isa := environment.get(ISA_VARIABLE)) and not values["isa"].value:
+        values["isa"] = Setting(_convert("isa", isa, root, ISA_VARIABLE), ISA_VARIABLE)
     return Settings(root, values)
 
 

@@ -118,6 +118,17 @@ def _is_special(path: Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
+def require_writable(path: Path) -> None:
+    """InputError unless a file can be put there, or replaced."""
+    if path.exists() and not path.is_file():
+        kind = "is a folder; name a file" if path.is_dir() else "is not a regular file"
+        raise InputError(f"{path}: {kind}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: {path.parent}: no such folder")
+    with _temporary(path, b"", 0o600):
+        pass
+
+
 def publish_once(path: Path | str, data: bytes) -> None:
     """Puts a read-only file in place for good. The same bytes there already are fine, others are a
     GateRefusal.

@@ -115,7 +115,10 @@ def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrar
 
 
 def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
-    """A library that the user names; with ``expected`` (a replay) only that one."""
+    """A library that the user names; with ``expected`` (a replay) only that one. A blob of an
+    archive, wherever it lies, has to be the one of its name.
+    """
+    expected = expected or layout.promised_digest(path)
     fd = open_regular(path)
     try:
         layout.require_shared_library(os.pread(fd, layout.ELF_HEADER_BYTES, 0), str(path))

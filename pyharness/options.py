@@ -41,6 +41,15 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
+def target(context: click.Context, parameter: click.Parameter, path: Any) -> Any:
+    """A file that a result goes to: whether it can is known before anything runs."""
+    if path not in (None, "-"):
+        from pyharness.files import require_writable
+
+        require_writable(Path(path))
+    return path
+
+
 SETTINGS = options(
     click.option("--archive", type=PATH, help="Archive of baselines."),
     click.option("--pin", type=PATH, help="Checkpoint of its log, kept outside of it."),
@@ -80,7 +89,11 @@ MODEL = options(
     click.option("--text", type=PATH, help="Text through the checkpoint's tokenizer, or as bytes."),
 )
 JSON = click.option(
-    "--json", "json_path", metavar="PATH|-", help="The result as JSON; - is stdout."
+    "--json",
+    "json_path",
+    metavar="PATH|-",
+    callback=target,
+    help="The result as JSON; - is stdout.",
 )
 PROFILE = click.option(
     "--profile",

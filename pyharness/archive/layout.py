@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pyharness.canonical import canonical_json, parse_canonical
@@ -136,6 +137,13 @@ def library_layer(data: bytes, file_name: str, facts: LibraryFacts | None) -> La
         named = {BACKEND: "backend", BITS: "bits_version", REVISION: "revision"}
         annotations |= {key: str(info[field]) for key, field in named.items() if field in info}
     return Layer(ELF_TYPE, sha256_bytes(data), len(data), tuple(sorted(annotations.items())))
+
+
+def promised_digest(path: Path) -> Digest | None:
+    """The digest that a blob of an image layout has by its name; None of any other file."""
+    real = path.resolve()
+    in_layout = real.parent.as_posix().endswith(f"/{BLOBS}")
+    return Digest(real.name) if in_layout and re.fullmatch("[0-9a-f]{64}", real.name) else None
 
 
 def require_shared_library(head: bytes, name: str) -> None:

@@ -85,6 +85,8 @@ def add(
         layer = layout.library_layer(data, library.name, facts)
     except ValueError as e:  # a file name or build information that is no text
         raise InputError(f"{library}: cannot be described: {e}") from None
+    if (promised := layout.promised_digest(library)) not in (None, layer.digest):
+        raise GateRefusal(f"{library}: expected {promised}, its name, found {layer.digest}")
     if facts and facts.sha256 != layer.digest:
         raise GateRefusal(
             f"{library}: expected {facts.sha256}, the library that was loaded, found {layer.digest}"

@@ -6,6 +6,7 @@ Only 64-bit little-endian ELF: what the supported machines load.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class _Reader:
             raise _Malformed(f"program headers of {entry} bytes")
         heads = [self._unpack("<IIQQQQ", offset + i * entry) for i in range(count)]
         # (type, flags, offset, vaddr, paddr, filesz)
+        self._require_whole(heads)
         self.loads = [(h[3], h[2], h[5]) for h in heads if h[0] == _PT_LOAD]
         self.dynamic = list(self._dynamic([(h[2], h[5]) for h in heads if h[0] == _PT_DYNAMIC]))
         self.tags = dict(reversed(self.dynamic))  # the first of a tag counts
@@ -99,6 +101,17 @@ class _Reader:
             exported=tuple(sorted(self._exported())),
             size_bytes=len(self.data),
         )
+
+    def _require_whole(self, heads: list[tuple[int, ...]]) -> None:
+        """To read a byte of a segment that the file lacks is a SIGBUS; what a cut takes first are
+        the sections.
+        """
+        (sections,) = self._unpack("<Q", 40)
+        ends = [head[2] + head[5] for head in heads if head[0] == _PT_LOAD]
+        if sections:
+            ends.append(sections + math.prod(self._unpack("<HH", 58)))
+        if (end := max(ends, default=0)) > len(self.data):
+            raise _Malformed(f"it is cut off: {len(self.data)} bytes of at least {end}")
 
     def _unpack(self, form: str, offset: int) -> tuple[int, ...]:
         if offset < 0 or offset + struct.calcsize(form) > len(self.data):

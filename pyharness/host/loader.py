@@ -15,7 +15,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyharness.errors import GateRefusal, LibraryFailure
+from pyharness.errors import GateRefusal, InputError, LibraryFailure
+from pyharness.files import read_descriptor
+from pyharness.host.elf import read_elf
 from pyharness.values import SHA256_OF_NOTHING, Digest
 
 _CHUNK = 1 << 20
@@ -37,6 +39,7 @@ def load(fd: int, expected: Digest, size_bytes: int) -> Loaded:
         raise LibraryFailure(
             f"this process holds library {_loaded[0].short} already; another needs its own"
         )
+    _require_whole(fd, expected)
     _loaded.append(expected)
     path = f"/proc/self/fd/{fd}"
     try:
@@ -45,6 +48,16 @@ def load(fd: int, expected: Digest, size_bytes: int) -> Loaded:
         reason = str(e).replace(path, f"library {expected.short}")
         raise LibraryFailure(f"cannot load: {' '.join(reason.split())}") from None
     return Loaded(library, expected, size_bytes, mapped_file(fd))
+
+
+def _require_whole(fd: int, expected: Digest) -> None:
+    """The system's loader maps what the headers say, and dies where a cut file has no byte for
+    it.
+    """
+    try:
+        read_elf(read_descriptor(fd, "library"), f"library {expected.short}")
+    except InputError as e:
+        raise LibraryFailure(str(e)) from None
 
 
 def verify(fd: int, expected: Digest, size_bytes: int) -> None:

@@ -168,6 +168,8 @@ def read_config(folder: Path) -> ModelConfig:
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder; --model takes a checkpoint's folder or a pack")
     path = folder / CONFIG
+    if not path.exists():
+        raise InputError(f"{folder}: neither a checkpoint's folder nor a pack: it has no {CONFIG}")
     top = _read_json(path)
     text = top.get("text_config", top)
     if not isinstance(text, dict):
@@ -198,6 +200,14 @@ def read_config(folder: Path) -> ModelConfig:
     )
     check_config(config, str(path))
     return config
+
+
+def most_positions(folder: Path) -> int | None:
+    """Positions that the model was made for, where its configuration says so."""
+    top = _read_json(folder / CONFIG)
+    text = top.get("text_config", top)
+    most = text.get("max_position_embeddings") if isinstance(text, dict) else None
+    return most if type(most) is int else None
 
 
 @dataclass(frozen=True)

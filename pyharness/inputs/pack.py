@@ -95,7 +95,11 @@ def read_pack(path: Path) -> Model:
 
 
 def read_pack_config(path: Path) -> ModelConfig:
-    return _config(read_safetensors(path))
+    try:
+        file = read_safetensors(path)
+    except InputError as e:
+        raise InputError(f"neither a checkpoint's folder nor a pack: {e}") from None
+    return _config(file)
 
 
 def float_tensor(view: TensorView, name: str) -> ModelTensor:

@@ -14,7 +14,7 @@ from typing import Any
 from pyharness.errors import Exit
 from pyharness.report.document import verdict_of
 from pyharness.report.markup import LETTERS, plain
-from pyharness.report.text import MEANING, difference_line, job_lines, size
+from pyharness.report.text import difference_line, job_lines, meaning, size
 from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict
 
@@ -98,7 +98,7 @@ def summary(document: Mapping[str, Any], limit: int = SUMMARY_BYTES) -> str:
     counted.
     """
     verdict = verdict_of(document)
-    head = [f"## run-ab: {MEANING[Exit(verdict.exit_code)]}", "", f"{verdict.summary}.", ""]
+    head = [f"## run-ab: {meaning(verdict)}", "", f"{verdict.summary}.", ""]
     tail = ["", "| | digest | size |", "|---|---|---|"]
     for arm, library in document["libraries"].items():
         tail.append(f"| {arm} | `{library['digest']}` | {size(library['size_bytes'])} |")

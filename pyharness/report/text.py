@@ -91,7 +91,27 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 def summary_line(verdict: Verdict) -> str:
     jobs = f"{len(verdict.jobs)} job{'s' if len(verdict.jobs) != 1 else ''}: {verdict.summary}"
-    return f"{jobs}; exit {verdict.exit_code}: {MEANING[Exit(verdict.exit_code)]}"
+    return f"{jobs}; exit {verdict.exit_code}: {meaning(verdict)}"
+
+
+def meaning(verdict: Verdict) -> str:
+    """What the exit code says. Beside proved jobs a 5 names those that were not."""
+    code = Exit(verdict.exit_code)
+    if code is not Exit.UNPROVED or all(j.status is not JobStatus.SAME for j in verdict.jobs):
+        return MEANING[code]
+    open_: dict[str, list[str]] = {}
+    for job in verdict.jobs:
+        if job.status is not JobStatus.SAME and (
+            job.requested or job.status is not JobStatus.UNSUPPORTED
+        ):
+            open_.setdefault(job.status.value, []).append(job.id)
+    told = [f"{status}: {_some(ids)}" for status, ids in open_.items()]
+    return f"asked for and not proved: {'; '.join(told)}"
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def size(count: int) -> str:

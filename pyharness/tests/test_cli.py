@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -19,6 +20,7 @@ import pytest
 from pyharness import cli, commands, record, replay
 from pyharness.errors import Exit, GateRefusal
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
+from pyharness.tests.goldens import golden
 from pyharness.tests.test_compare import flip, write_dump
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,9 +132,70 @@ def test_json_and_junit(bench: Bench, tmp_path: Path) -> None:
     assert told["schema"] == "ab-verdict/1" and told["exit_code"] == 0
     assert told["jobs"][0]["id"] == "gdn-tiny/p2/mt2" and "mt2" in bench.err
     assert ET.parse(tmp_path / "j.xml").getroot().find("testsuite") is not None
-    bench("--mt", "2", *SMALL, "--json", tmp_path / "made" / "v.json")
-    assert json.loads((tmp_path / "made" / "v.json").read_text())["schema"] == "ab-verdict/1"
+    bench("--mt", "2", *SMALL, "--json", tmp_path / "v.json")
+    assert json.loads((tmp_path / "v.json").read_text())["schema"] == "ab-verdict/1"
     assert "mt2" in bench.out
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+def test_files_that_cannot_be_written_are_known_before_the_run(
+    bench: Bench, tmp_path: Path, option: str
+) -> None:
+    for path, message in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "none" / "x", "no such folder"),
+        (Path("/dev/null"), "not a regular file"),
+        (Path("/proc/x"), "cannot be written"),
+    ):
+        assert bench("--mt", "2", *SMALL, option, path) == Exit.USAGE
+        assert message in bench.err and bench.err.count("\n") == 1 and not bench.runs
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "there").write_text("before")
+    assert bench("--mt", "1", *SMALL, option, tmp_path / "there") == Exit.USAGE
+    assert (tmp_path / "there").read_text() == "before"
+
+
+def test_a_5_beside_proved_jobs_names_the_others(bench: Bench) -> None:
+    bench.libraries(candidate=FakeLibrary("new", lacks=frozenset({"step_m"})))
+    assert bench("--m1", "--mt", "2", *SMALL) == Exit.UNPROVED
+    assert "nothing was proved" not in bench.out
+    assert "exit 5: asked for and not proved: unsupported: gdn-tiny/p2/mt2" in bench.out
+    assert bench("--mt", "2", *SMALL) == Exit.UNPROVED and "nothing was proved" in bench.out
+
+
+def test_a_model_that_is_none_is_told_so(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Not a model, and long enough to be read as one.")
+    (tmp_path / "empty").mkdir()
+    for name in ("README.md", "empty"):
+        assert bench("--m1", "--model", tmp_path / name) == Exit.USAGE
+        assert "neither a checkpoint's folder nor a pack" in bench.err and name in bench.err
+
+
+def test_more_tokens_than_a_checkpoint_has_positions_for(bench: Bench, tmp_path: Path) -> None:
+    folder = shutil.copytree(golden("tiny-gdn"), tmp_path / "model")
+    told = json.loads((folder / "config.json").read_text())
+    for most, note in ((12, True), (13, False)):
+        told.get("text_config", told)["max_position_embeddings"] = most
+        (folder / "config.json").write_text(json.dumps(told))
+        given: list[str | Path] = [
+            "--model",
+            folder,
+            "--tokens",
+            folder / "tokens.npy",
+            "--prefix",
+            "7",
+        ]
+        assert bench("--mt", "2", *given, "--continuation", "4") == Exit.SAME
+        assert ("max_position_embeddings is 12, 13 tokens are read" in bench.err) is note
+
+
+def test_pack_replaces_a_file_only_when_told_to(bench: Bench, tmp_path: Path) -> None:
+    out = tmp_path / "there.pack"
+    out.write_text("precious")
+    line: list[str | Path] = ["pack", golden("tiny-gdn"), out]
+    assert bench(*line, out=False) == Exit.USAGE and out.read_text() == "precious"
+    assert "--force" in bench.err
+    assert bench(*line, "--force", out=False) == Exit.SAME and out.stat().st_size > 1000
 
 
 def test_show_and_replay(bench: Bench) -> None:
@@ -305,6 +368,11 @@ def test_config_show(bench: Bench) -> None:
     assert any(
         line.split()[:3] == ["timeout", "7.0", "VLLM_AB_TIMEOUT"] for line in bench.out.splitlines()
     )
+    bench.patch.setenv("VLLM_CUDA_CPU_ISA", "avx2")
+    assert bench("config", "show", out=False) == 0
+    assert ["isa", "avx2", "VLLM_CUDA_CPU_ISA"] in [x.split()[:3] for x in bench.out.splitlines()]
+    bench.patch.setenv("VLLM_CUDA_CPU_ISA", "sse")
+    assert bench("config", "show", out=False) == Exit.USAGE and "isa must be one of" in bench.err
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyharness import compare
 from pyharness.compare import FILES, compare_and_hash, compare_dumps, differing_rows, len_and_layout
 from pyharness.errors import InputError
+from pyharness.report.text import difference_line
 
 H_OUT, LOGITS, STATE = FILES
 
@@ -175,6 +176,23 @@ def test_equal_elements_and_other_headers(pair: tuple[Path, Path]) -> None:
     (pair[1] / STATE).write_bytes(safetensors(state(), {"made": "otherwise"}))
     (d,) = compare_dumps(*pair).differences
     assert d.different == 0 and "headers" in d.note
+
+
+def test_dumps_of_different_models(tmp_path: Path) -> None:
+    """A shape comes before any element, and no more elements differ than there are."""
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    for path, rows, name in ((a, 3, "layers.1.conv"), (b, 5, "layers.1.keys")):
+        arrays: dict[str, np.ndarray] = {
+            "position": np.array([rows], np.int64),
+            "layers.0.S": np.full((rows, 2), rows, np.float32),
+            name: np.zeros((4, 4), np.float32),
+        }
+        path.write_bytes(safetensors(arrays))
+    d = compare.first_difference(a, b)
+    assert (d.tensor, d.index) == ("layers.0.S", ())
+    assert d.note == "shapes differ: baseline F32 [3, 2], candidate F32 [5, 2]"
+    assert d.different == d.total == 1 + 10 + 16 + 16
+    assert f"a.safetensors layers.0.S: {d.note}; 43 of 43" in difference_line(d)
 
 
 def test_blocks_do_not_hide_a_difference(

@@ -195,11 +195,68 @@ def test_a_flipped_byte_in_the_baseline_is_refused(
         assert place.run(*command.split()) == Exit.REFUSED
 
 
-def test_a_baseline_that_the_log_does_not_know_is_refused(place: Place, tmp_path: Path) -> None:
+def test_a_damaged_blob_is_refused_by_every_way_to_it(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(place.folder / "archive", tmp_path / "copy")
+    blob = max((copy / "blobs/sha256").iterdir(), key=lambda p: p.stat().st_size)
+    assert cli.run(["symbols", str(blob)]) == Exit.SAME
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.chmod(0o644)
+    blob.write_bytes(data)
+    link = tmp_path / "lib.so"
+    link.symlink_to(blob)
+    model = ["--synthetic", "gdn", "--prefix", "0"]
+    added = ["archive", "add", "--label", "x", "--why", "x", *place.where]
+    run = ["--m1", *model, *place.where, "--out", str(place.folder / "runs")]
+    for path in (blob, link):
+        for line in (
+            ["dump", "--library", str(path), "--synthetic", "gdn", "--out", str(tmp_path / "d")],
+            ["symbols", str(path)],
+            [*added, str(path)],
+            [*added, str(path), "--no-probe"],
+            [*run, "--candidate", str(path)],
+            [*run, "--baseline", str(path), "--candidate", str(place.candidate)],
+            ["gate", *place.where, "--candidate", str(path)],
+        ):
+            capsys.readouterr()
+            assert cli.run(line) == Exit.REFUSED, line
+            assert f"expected sha256:{blob.name}" in capsys.readouterr().err
+    assert not place.runs and not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
+def test_a_library_that_is_cut_off_is_not_loaded(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: float
+) -> None:
+    data = BUILT.read_bytes()
+    place.candidate.write_bytes(data[: int(kept * len(data))])
+    line = ["--library", str(place.candidate), "--synthetic", "gdn", "--out", str(tmp_path / "d")]
+    capsys.readouterr()
+    assert cli.run(["dump", *line]) == Exit.FAILED
+    told = capsys.readouterr().err
+    assert "it is cut off: " in told and "SIG" not in told
+    assert place.suite("--m1", "--synthetic", "gdn", "--prefix", "0") == Exit.FAILED
+    assert "cut off" in capsys.readouterr().out
+
+
+def test_the_gate_says_that_there_is_no_candidate(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.run("gate", "--candidate", str(place.folder / "none.so")) == Exit.SAME
+    assert "candidate none: " in capsys.readouterr().out
+
+
+def test_a_baseline_that_the_log_does_not_know_is_refused(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stranger = tmp_path / "stranger.so"
     stranger.write_bytes(BUILT.read_bytes() + b"\0")
     known = ["--m1", "--synthetic", "gdn", "--prefix", "0", "--baseline"]
+    capsys.readouterr()
     assert place.suite(*known, str(stranger)) == Exit.REFUSED and not place.runs
+    assert "run-ab archive add LIBRARY" in capsys.readouterr().err
     assert place.suite(*known, str(place.candidate), "--same-library") == Exit.SAME
     assert place.suite(*known, "first", "--same-library") == Exit.SAME
     assert place.suite(*known, "nobody") == Exit.USAGE

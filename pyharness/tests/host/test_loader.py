@@ -124,10 +124,8 @@ def test_bytes_that_are_no_library_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("not a library\n")
     with sealed(tmp_path / "text.so") as library:
         said = in_a_process(library, "first()")
-    assert (
-        said == f"LibraryFailure cannot load: library {library.digest.short}: file too short"
-        or ("invalid ELF header" in said)
-    )
+    name = f"library {library.digest.short}"
+    assert said.startswith(f"LibraryFailure {name} is not a usable shared library: it does not")
 
 
 def test_an_undefined_symbol_fails_at_load_and_not_at_the_call() -> None:

@@ -202,7 +202,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").unlink()
     assert "has neither model.safetensors nor model.safetensors.index.json" in refused(folder)
     (folder / "config.json").unlink()
-    assert "config.json: No such file" in refused(folder)
+    assert "neither a checkpoint's folder nor a pack: it has no config.json" in refused(folder)
     assert "not a folder" in refused(tmp_path / "none")
 
 

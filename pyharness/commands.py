@@ -243,15 +243,19 @@ def dump(
 
 def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> int:
     """memcmp of two dumps."""
+    from pyharness.explain import explain
+
     for folder in (baseline, candidate):
         if not folder.is_dir():
             raise UsageError(
                 f"{folder}: no such folder; give two folders with {', '.join(compare.FILES)}"
             )
     comparison, ours, theirs = compare.compare_and_hash(baseline, candidate)
+    explanations = explain(baseline, candidate, comparison)
     if json_path != "-":
-        print("\n".join(text.comparison_lines(comparison)))
+        print("\n".join(text.comparison_lines(comparison, explanations)))
     told = {"schema": "ab-comparison/1", **to_json(comparison)}
+    told["explanations"] = to_json(explanations)
     told |= {"baseline": to_json(ours), "candidate": to_json(theirs)}
     write(json_path, document.dumps(told))
     return Exit.SAME if comparison.equal else Exit.DIFFERS

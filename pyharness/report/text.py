@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyharness.errors import Exit
-from pyharness.findings import divergence_line, explanation_line
+from pyharness.findings import Explanation, divergence_line, explanation_line
 from pyharness.report.grouping import case_names, group_name
 from pyharness.values import Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict
@@ -42,11 +42,19 @@ def job_lines(job: JobVerdict) -> list[str]:
     if job.divergence:
         lines.append(indent + divergence_line(job.divergence))
     if job.comparison:
-        explained = {e.file: explanation_line(e) for e in job.explanations}
-        for d in job.comparison.differences:
-            lines.append(indent + difference_line(d))
-            if line := explained.get(d.file):
-                lines.append(f"{indent}  {line}")
+        told = _differences(job.comparison, job.explanations)
+        lines += [indent + line for line in told]
+    return lines
+
+
+def _differences(comparison: Comparison, explanations: Sequence[Explanation]) -> list[str]:
+    """Each file that differs, and how its elements do."""
+    explained = {e.file: explanation_line(e) for e in explanations}
+    lines = []
+    for d in comparison.differences:
+        lines.append(difference_line(d))
+        if line := explained.get(d.file):
+            lines.append(f"  {line}")
     return lines
 
 
@@ -82,11 +90,11 @@ def difference_line(d: Difference) -> str:
     )
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(comparison: Comparison, explanations: Sequence[Explanation] = ()) -> list[str]:
     """Of ``compare DIR DIR``."""
     if comparison.equal:
         return [f"same: {size(comparison.bytes_compared)} equal"]
-    return ["differs", *(f"  {difference_line(d)}" for d in comparison.differences)]
+    return ["differs", *(f"  {line}" for line in _differences(comparison, explanations))]
 
 
 def summary_line(verdict: Verdict) -> str:

@@ -281,6 +281,7 @@ def test_dump_and_compare(place: Place, tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.run(["compare", str(tmp_path / "a"), str(tmp_path / "c")]) == Exit.DIFFERS
     told = capsys.readouterr().out
     assert "h_out.npy [4, " in told and "logits.npy [4, " in told and "keys" in told
+    assert told.count(" ulp") >= 2 and told.count("; rows 4") == 2
     assert cli.run([*line, "--out", str(tmp_path / "a")]) == Exit.USAGE  # never overwritten
 
 

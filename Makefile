@@ -1,4 +1,4 @@
-# make setup | native | ab | test | faults | gate | bench-cpu | lint | lock | clean
+# make setup | native | ab | test | faults | attack | asan | gate | bench-cpu | lint | lock | clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
 NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
-.PHONY: ab setup check-tools native test faults gate bench-cpu lint lock clean
+.PHONY: ab setup check-tools native test faults attack asan gate bench-cpu lint lock clean
 
 ab: setup native
 	$(BIN)/run-ab
@@ -32,6 +32,18 @@ test: setup native
 
 faults: setup
 	$(BIN)/python -m pyharness.tests.faults
+
+attack: setup
+	$(BIN)/python -m pyharness.tests.attack
+
+# Python itself is not sanitized: the sanitizers' libraries come first, and its leaks are not ours.
+asan: setup
+	$(CMAKE) -S native --preset cpu-asan -DCMAKE_MAKE_PROGRAM=$(NINJA)
+	$(CMAKE) --build build/cpu-asan -j2
+	CTEST_OUTPUT_ON_FAILURE=1 $(CMAKE) --build build/cpu-asan --target test
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	$(BIN)/python -m pyharness.tests.attack.sanitized build/cpu-asan/libvllm_cuda.so
 
 gate: setup
 	$(BIN)/run-ab gate

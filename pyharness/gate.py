@@ -210,7 +210,10 @@ def _seal(
         copy = tempfile.TemporaryDirectory(prefix="vllm-cuda-")
         file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so"))
     try:
-        found, size = sha256_file(file.fileno())
+        try:
+            found, size = sha256_file(file.fileno())
+        except InputError:  # it was emptied since it was opened
+            raise GateRefusal(f"{name}: expected {expected}, found an empty file") from None
         if found != expected:
             raise GateRefusal(f"{name}: expected {expected}, found {found}")
     except BaseException:

@@ -22,7 +22,7 @@ from pyharness.archive.merkle import root_of
 from pyharness.archive.snapshot import Snapshot, read_pin, read_snapshot
 from pyharness.archive.tlog import Checkpoint
 from pyharness.archive.tree import Tree, locked
-from pyharness.errors import GateRefusal, InputError
+from pyharness.errors import GateRefusal, InputError, NothingProved
 from pyharness.files import (
     LARGEST_LIBRARY,
     TEMPORARY,
@@ -70,6 +70,7 @@ def add(
     why: str,
     facts: LibraryFacts | None = None,
     record: bytes | None = None,
+    compared: Digest | None = None,
     now: float | None = None,
 ) -> Appended:
     """Puts a library into the archive for good; makes the archive if there is none.
@@ -94,6 +95,7 @@ def add(
     make_directory(archive)
     with locked(archive, exclusive=True) as tree:
         snapshot, settled = _settle(tree, pin)
+        _check_compared(snapshot, compared, layer.digest)
         if (present := snapshot.added(layer.digest)) is not None:
             return _appended(snapshot, present, settled, added=False)
         taken = {e.label: e.library for e in snapshot.entries if e.kind == "added"}
@@ -104,10 +106,19 @@ def add(
 
 
 def accept(
-    archive: Path, pin: Path, library: Digest, *, record: bytes, why: str, now: float | None = None
+    archive: Path,
+    pin: Path,
+    library: Digest,
+    *,
+    record: bytes,
+    why: str,
+    compared: Digest | None = None,
+    now: float | None = None,
 ) -> Appended:
     """Makes a library of the archive the baseline; ``record`` is the JSON of the run that it is
     accepted for. The library that was accepted last is not accepted once more.
+
+    ``compared``: what that run compared it with, which must still be the baseline.
     """
     statement = _statement("accepted", "", why, record, now)
     if library.hex not in record.decode("utf-8"):
@@ -119,12 +130,27 @@ def accept(
         added = snapshot.added(library)
         if added is None:
             raise InputError(f"{library} is not in the archive: {HOW_TO_ADD}")
+        _check_compared(snapshot, compared, library)
         current = snapshot.entries[snapshot.current or 0]
         if (current.kind, current.library) == ("accepted", library):
             return _appended(snapshot, current, settled, added=False)
         layer = snapshot.manifests[snapshot.entries.index(added)].library
         statement = replace(statement, label=added.label)
         return _append(tree, pin, snapshot, layer, statement, settled)
+
+
+def _check_compared(snapshot: Snapshot, compared: Digest | None, library: Digest) -> None:
+    """A run against an older baseline says nothing of what the present one would say. Looked at
+    under the lock: of two acceptances at once the second meets what the first one did.
+    """
+    if compared is None or snapshot.current is None:
+        return
+    current = snapshot.entries[snapshot.current].library
+    if current not in (compared, library):
+        raise NothingProved(
+            f"the run compared with {compared}, the baseline is {current} now: run again and "
+            "accept that run"
+        )
 
 
 def _statement(

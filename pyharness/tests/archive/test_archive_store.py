@@ -16,7 +16,7 @@ from pyharness.archive import Appended, accept, add, entries, layout, verify
 from pyharness.archive.entry import LogEntry
 from pyharness.archive.layout import Manifest
 from pyharness.archive.tlog import Checkpoint
-from pyharness.errors import GateRefusal, InputError
+from pyharness.errors import GateRefusal, InputError, NothingProved
 from pyharness.files import sha256_bytes
 from pyharness.tests.archive.samples import (
     Site,
@@ -234,6 +234,17 @@ def test_nothing_is_built_upon_a_wrong_byte(site: Site, kind: str) -> None:
     with pytest.raises(GateRefusal, match=refused):
         accept(site.archive, site.pin, digest, record=record_of(digest), why="x")
     assert contents(site) == before
+
+
+def test_two_green_runs_against_one_baseline_are_not_both_accepted(site: Site) -> None:
+    """The second was compared with what is no baseline any more; the check once came before the
+    lock.
+    """
+    old, first, second = (site.snapshot().entries[i].library for i in (1, 0, 2))
+    accept(site.archive, site.pin, first, record=record_of(first), why="x", compared=old)
+    with pytest.raises(NothingProved, match=f"compared with {old}, the baseline is {first} now"):
+        accept(site.archive, site.pin, second, record=record_of(second), why="x", compared=old)
+    accept(site.archive, site.pin, first, record=record_of(first), why="again", compared=old)
 
 
 def test_accepting_an_older_library_again_goes_back(site: Site) -> None:

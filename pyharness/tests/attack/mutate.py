@@ -148,3 +148,9 @@ def anything() -> st.SearchStrategy[bytes]:
         st.binary(max_size=64),
         st.sampled_from((b"", b"\0", b"\xff\xfe", b"{", b"null", b"[]", b"{}", b'"x"', b"\n" * 9)),
     )
+
+
+def json_variants(data: bytes) -> st.SearchStrategy[bytes]:
+    """Of a file of JSON."""
+    value = json.loads(data)
+    return st.one_of(json_bytes(value), json_bytes(value), spoiled(data), anything())

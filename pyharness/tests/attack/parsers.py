@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from pyharness import config
 from pyharness.archive.entry import LogEntry, parse_entries
 from pyharness.archive.layout import Manifest
 from pyharness.archive.tlog import Checkpoint, unpack_bundle
-from pyharness.compare import FILES
 from pyharness.errors import Exit
-from pyharness.host.session import build_info
 from pyharness.inputs.checkpoint import open_checkpoint
 from pyharness.inputs.model import load_model
 from pyharness.inputs.pack import write_pack
 from pyharness.inputs.tokens import read_text, read_tokens
-from pyharness.runner.base import WorkerRequest
-from pyharness.runner.local import _result
-from pyharness.runner.process import Ended as ProcessEnded
 from pyharness.tests.archive.samples import small
-from pyharness.tests.attack.command import Ended, call, guarded, toy_runs
-from pyharness.tests.attack.mutate import anything, json_bytes, spoiled
-from pyharness.tests.fake_arms import FakeRunner
+from pyharness.tests.attack.command import Ended, call, guarded, toy_runs, vouch
+from pyharness.tests.attack.mutate import anything, json_bytes, json_variants, spoiled
+from pyharness.tests.attack.other_parsers import other_targets
+from pyharness.tests.attack.target import Target
 from pyharness.tests.inputs import samples
-from pyharness.tests.stubs import stub
 from pyharness.tests.test_compare import write_dump
-from pyharness.values import ArmPlan, ModelSpec, Op, from_json, to_json
+from pyharness.values import ModelSpec
 
 RUN = ["--m1", "--rb", "2", "--synthetic", "gdn", "--prefix", "1"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """``attack``: bytes to try. ``work``: gives them to the parser."""
-
-    attack: st.SearchStrategy[bytes]
-    work: Callable[[bytes], Ended]
-    codes: tuple[int, ...] = (Exit.SAME, Exit.USAGE)  # how it may end
 
 
 def targets(folder: Path) -> dict[str, Target]:
@@ -57,16 +39,8 @@ def targets(folder: Path) -> dict[str, Target]:
         **_runs(folder / "runs"),
         **_dumps(folder / "dumps"),
         **_archive(folder / "archive"),
-        **_processes(folder / "processes"),
-        "library": _library(folder),
-        "pyproject": _pyproject(folder / "project"),
+        **other_targets(folder),
     }
-
-
-def _variants(data: bytes) -> st.SearchStrategy[bytes]:
-    """Of a file of JSON."""
-    value = json.loads(data)
-    return st.one_of(json_bytes(value), json_bytes(value), spoiled(data), anything())
 
 
 # ---- checkpoints, packs, tokens ------------------------------------------------------------------
@@ -94,7 +68,7 @@ def _models(folder: Path) -> dict[str, Target]:
         ("config.json", single, "config.json"),
         ("index", sharded, "model.safetensors.index.json"),
     ):
-        found[name] = Target(_variants((place / file).read_bytes()), checkpoint(place, file))
+        found[name] = Target(json_variants((place / file).read_bytes()), checkpoint(place, file))
     copy = samples.write_checkpoint(folder / "copy")
     data = (copy / "model.safetensors").read_bytes()
     found["safetensors"] = Target(_container(data), checkpoint(copy, "model.safetensors"))
@@ -187,6 +161,8 @@ def _runs(folder: Path) -> dict[str, Target]:
             for other, valid in kept.items():
                 (run / other).write_bytes(valid)
             (run / name).write_bytes(data)
+            if name == "record.json":
+                vouch(run)
             ended = Ended(0, "", "")
             with toy_runs():
                 for command in commands:
@@ -205,11 +181,12 @@ def _runs(folder: Path) -> dict[str, Target]:
     accept = ["accept", "--why", "x", *archive]
     return {
         "verdict.json": Target(
-            _variants(kept["verdict.json"]),
+            json_variants(kept["verdict.json"]),
             with_file("verdict.json", show, [*show, "--json", "-"], accept), every,
         ),
         "record.json": Target(
-            _variants(kept["record.json"]), with_file("record.json", show, accept, replay), every
+            json_variants(kept["record.json"]),
+            with_file("record.json", show, accept, replay), every,
         ),
     }  # fmt: skip
 
@@ -296,104 +273,11 @@ def _archive(folder: Path) -> dict[str, Target]:
         "checkpoint": Target(points, parsed(Checkpoint.parse)),
         "archive: pin": Target(points, file(site.pin), gate),
         "archive: checkpoint": Target(points, file(site.archive / "log/checkpoint"), gate),
-        "archive: index": Target(_variants(index.read_bytes()), file(index), gate),
+        "archive: index": Target(json_variants(index.read_bytes()), file(index), gate),
         "archive: bundle": Target(spoiled(entries.read_bytes()), file(entries), gate),
         "archive: oci-layout": Target(
-            _variants(b'{"imageLayoutVersion":"1.0.0"}'), file(site.archive / "oci-layout"), gate
+            json_variants(b'{"imageLayoutVersion":"1.0.0"}'),
+            file(site.archive / "oci-layout"),
+            gate,
         ),
     }
-
-
-# ---- what processes and libraries say -----------------------------------------------------------
-
-
-class _Bound:
-    def __init__(self, data: bytes) -> None:
-        self.data = data.partition(b"\0")[0]
-
-    def build_info(self) -> bytes:
-        return self.data
-
-
-def _processes(folder: Path) -> dict[str, Target]:
-    plan = ArmPlan(
-        "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1, 2), True),)
-    )
-    folder.mkdir()
-    from pyharness.tests.fake_arms import NEW
-
-    result = FakeRunner().run(plan, NEW, folder / "out")
-    reply = json.dumps(to_json(result)).encode()
-    request = json.dumps(to_json(WorkerRequest(plan, 5, NEW.digest, 10, "/out"))).encode()
-    info = json.dumps(
-        {"backend": "cpu", "bits_version": 1, "flags": ["-O2"], "dirty": False, "x": {"y": 0.5}}
-    ).encode()
-
-    def replied(data: bytes) -> Ended:
-        ended = ProcessEnded(1, 0, data + b"\n", b"")
-        return guarded(lambda: _result(plan, ended, "a call", folder / "out", FILES))
-
-    def asked(data: bytes) -> Ended:
-        with contextlib.suppress(ValueError, RecursionError):
-            from_json(WorkerRequest, json.loads(data))
-        return Ended(0, "", "")
-
-    def told(data: bytes) -> Ended:
-        def work() -> None:
-            value = build_info(_Bound(data))  # type: ignore[arg-type]
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # as records do
-
-        return guarded(work)
-
-    every = (Exit.SAME, Exit.FAILED)
-    return {
-        "reply": Target(_variants(reply), replied, every),
-        "request": Target(_variants(request), asked),
-        "build_info": Target(_variants(info), told, every),
-    }
-
-
-def _library(folder: Path) -> Target:
-    data = stub().read_bytes()
-    path = folder / "library.so"
-
-    def work(data: bytes) -> Ended:
-        path.write_bytes(data)
-        return call(["symbols", path])
-
-    heads = spoiled(data[:1024]).map(lambda head: head + data[1024:])
-    return Target(
-        st.one_of(heads, heads, spoiled(data), anything()), work,
-        (Exit.SAME, Exit.USAGE, Exit.FAILED),
-    )  # fmt: skip
-
-
-def _pyproject(folder: Path) -> Target:
-    folder.mkdir()
-    path = folder / "pyproject.toml"
-    keys = st.sampled_from((*config.KEYS, "unknown", '"a b"', "a.b", "tool", ""))
-    values = st.sampled_from(
-        ('"x"', "1", "-1", "1.5", "inf", "-inf", "nan", "true", "[]", "{}", "1979-05-27", "'~/x'",
-         "'~nobody-of-this-name/x'", '"a\\u0000b"', '"\\uD800"', '""', '"."', "9" * 5000, "1e999",
-         "1" + "0" * 400, "[" * 2000 + "]" * 2000, "[" * 500 + "]" * 500, '"' + "y" * 70000 + '"',
-         "0x10", '"portable"', "{a={a={a=1}}}", '"""', "'''x\ny'''", '"1_0"', '" 3 "', '"\\n"',
-         "{a=" * 400 + "1" + "}" * 400, "9223372036854775808", '"1e3"', '"\u0661"')
-    )  # fmt: skip
-    tables = st.sampled_from(
-        ("[tool.vllm-ab]", "[tool]\nvllm-ab = 1\n[x]", "tool = 1\n[x]", "[[tool.vllm-ab]]",
-         "[[tool]]\n[tool.vllm-ab]", "tool = []\n[y]", "[tool.vllm-ab",
-         "[tool.vllm-ab]\n" * 2, "\ufeff")
-    )  # fmt: skip
-    lines = st.lists(st.tuples(keys, values).map(" = ".join), max_size=3)
-    texts = st.tuples(tables, lines).map(lambda t: "\n".join([t[0], *t[1]]).encode("utf-8"))
-
-    def work(data: bytes) -> Ended:
-        path.write_bytes(data)
-        here = os.getcwd()
-        os.chdir(folder)
-        try:
-            return call(["config", "show"])
-        finally:
-            os.chdir(here)
-
-    return Target(st.one_of(texts, texts, texts.flatmap(spoiled), anything()), work)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyharness.tests.attack.parsers import Target, targets
+from pyharness.tests.attack.parsers import targets
+from pyharness.tests.attack.target import Target
 
 NAMES = (
     "config.json", "index", "safetensors", "pack", "tokens.npy", "tokens.txt", "text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -14,12 +15,15 @@ import pytest
 
 from pyharness import cli
 from pyharness.errors import Exit
+from pyharness.findings import Divergence, Explanation, Spread
 from pyharness.report.attestation import attestation
 from pyharness.report.document import SCHEMA_FILE, dumps, read
 from pyharness.report.github import ANNOTATIONS, SUMMARY_BYTES, announce, error_lines, summary
 from pyharness.report.junit import junit_xml
+from pyharness.report.maps import Grid
 from pyharness.tests.report.samples import GOLDEN, HOSTILE, golden, jobs, many, whole
-from pyharness.verdict import conclude
+from pyharness.values import Comparison, Difference, FileFact
+from pyharness.verdict import JobVerdict, conclude
 
 PUBLISHED = json.loads(SCHEMA_FILE.read_text())
 SCHEMA = jsonschema.Draft202012Validator(PUBLISHED)
@@ -79,6 +83,24 @@ def test_the_schema_wants_each_required_member(member: str) -> None:
     del broken[member]
     with pytest.raises(jsonschema.ValidationError):
         SCHEMA.validate(broken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (JobVerdict, "job"),
+        (Comparison, "comparison"),
+        (Difference, "difference"),
+        (FileFact, "file"),
+        (Divergence, "divergence"),
+        (Spread, "spread"),
+        (Explanation, "explanation"),
+        (Grid, "grid"),
+    ],
+)
+def test_the_schema_names_every_field_of_a_value(kind: Any, name: str) -> None:
+    fields = {f.name for f in dataclasses.fields(kind)}
+    assert fields <= set(PUBLISHED["$defs"][name]["properties"])
 
 
 def test_a_verdict_comes_back_whatever_is_told_beside_it() -> None:

@@ -16,14 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyharness.errors import InputError, UsageError
-from pyharness.scripts import (
-    POISON,
-    Scripts,
-    last_rollback,
-    stream_number,
-    with_row,
-    without_call,
-)
+from pyharness.scripts import POISON, Scripts, last_rollback, stream_number, with_row, without_call
 from pyharness.values import Arm, ArmPlan, Digest, ModelSpec, Op, to_json
 
 Profile = Literal["quick", "full"]
@@ -283,8 +276,9 @@ class _Window:
             return
         yield from ("", "singles", "mixed", "twice", "changing", "then-rows")
         if m == rows[-1] or self.full:
-            yield from ("after-rows", "refused", "reset", *POISON)
-            yield from ("schedule", "keep-schedule", "keep-twice", "keep-refused")
+            yield from ("refused", "reset", *POISON, "schedule", "keep-schedule", "keep-refused")
+            if len(self.scripts.recorded) > m:  # a row must follow the last rollback
+                yield from ("after-rows", "keep-twice")
         if self.full:
             yield from (f"schedule-{name}" for name in ("all", "none", "one"))
             yield "keep-schedule-one"

@@ -230,9 +230,15 @@ def recorded_at(script: tuple[Op, ...]) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize("continuation", [None, 0, 1])
 @pytest.mark.parametrize("profile", ["quick", "full"])
-def test_every_row_is_recorded_at_its_position_and_a_control_leaves_it(profile: Any) -> None:
-    for job in jobs_of(Request(profile=profile, prefixes=(5,), explicit=True)).values():
+def test_every_row_is_recorded_at_its_position_and_a_control_leaves_it(
+    profile: Any, continuation: int | None
+) -> None:
+    request = Request(
+        profile=profile, prefixes=(5,), explicit=True, continuation=continuation, rb=(2, 3, 8)
+    )
+    for job in jobs_of(request).values():
         rows, row = recorded_at(job.candidate.script), job.control.row
         assert rows == recorded_at(job.baseline.script)
         assert [position for position, _ in rows] == list(range(5, 5 + job.rows))

@@ -13,8 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from pyharness import commands as commands_module
+from pyharness import config, gate, plan
+from pyharness.commands import ModelOptions, SuiteOptions
 from pyharness.errors import Exit
+from pyharness.files import read_descriptor
+from pyharness.host.elf import read_elf
+from pyharness.host.script import needed_entries
+from pyharness.report.text import summary_line
 from pyharness.tests.goldens import NAMES, golden
+from pyharness.values import JobStatus
+from pyharness.verdict import JobVerdict, conclude
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -91,3 +100,20 @@ def test_the_targets_of_ci_exist() -> None:
 def test_the_table_of_exit_codes() -> None:
     codes = [int(c) for c in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)]
     assert codes == [int(e) for e in Exit]
+
+
+def test_the_sentence_of_the_first_run() -> None:
+    """The counts of the default suite against the first baseline, as entries of the two libraries
+    decide them; nothing is run.
+    """
+    settings = config.resolve({}, {}, ROOT)
+    workloads = commands_module.read_workloads(ModelOptions(), settings)
+    request = commands_module.suite_request(SuiteOptions(ModelOptions()), settings, 2)
+    with gate.open_baseline(settings["archive"], settings["pin"], "cpu-m1") as library:
+        has = read_elf(read_descriptor(library.fd, "baseline")).names
+    told = []
+    for job in plan.build(workloads, request).jobs:
+        lacks = set(needed_entries(job.baseline.script)) - has
+        status = JobStatus.UNSUPPORTED if lacks else JobStatus.SAME
+        told.append(JobVerdict(job.id, status, "", job.requested))
+    assert f"```text\n{summary_line(conclude(told))}\n```" in README

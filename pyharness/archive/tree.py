@@ -33,7 +33,9 @@ class Tree:
     def foreign(self, relative: str, kind: str = "this file") -> GateRefusal:
         """Whoever put it there chose its name: nothing of it may reach a terminal as it is."""
         name = str(self.path / relative).encode("unicode_escape").decode()
-        return GateRefusal(f"{name}: {kind} has no place in an archive: remove it, or restore the archive")
+        return GateRefusal(
+            f"{name}: {kind} has no place in an archive: remove it, or restore the archive"
+        )
 
     def close(self) -> None:
         for fd in self._folders.values():

@@ -46,6 +46,8 @@ def divergence(job: Mapping[str, Any]) -> str:
     names = [esc(arm) for arm in d["arms"]]
     bits = f"{names[0]} {ours}, {names[1]} {theirs}" if all(d["bits"]) else ""
     count = f"; {d['different']} of {d['total']} elements differ" if d["total"] else ""
+    if d.get("also"):
+        count += f"; so does the layer's state: {', '.join(d['also'])}"
     note = f' <span class="soft">({esc(d["note"])})</span>' if d["note"] else ""
     return (
         f'<p class="divergence"><strong>First difference: {esc(where(job))}.</strong>'

@@ -18,8 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pyharness.plan import Request, Workload, build
+from pyharness.report.document import document
 from pyharness.report.html import page
 from pyharness.tests.report.samples import HOSTILE, jobs, many, whole
+from pyharness.values import JobStatus, ModelSpec
+from pyharness.verdict import JobVerdict, conclude
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = (
@@ -28,12 +32,24 @@ QUIET = (
     "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 THEMES = {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}
+WIDTHS = (400, 1200)
+
+
+def default_suite() -> dict[str, Any]:
+    """A green run of every job on its three models."""
+    models = [ModelSpec("synthetic", family, "tiny") for family in ("hybrid", "gdn", "attn")]
+    suite = build([Workload(model, 500) for model in models], Request())
+    same = [JobVerdict(job.id, JobStatus.SAME, "", False) for job in suite.jobs]
+    facts = {job.id: {"kind": job.kind, "m": job.m, "case": job.case} for job in suite.jobs}
+    return document(conclude(same), "run-1", {}, (), jobs=facts)
+
+
 PAGES = {
+    "default": default_suite(),
     "red": whole(jobs(HOSTILE)),
     "green": whole(jobs()[:1]),
     "many": whole(many(100, "a_long_word_without_a_space_" * 8)),
 }
-WIDTHS = (400, 1200)
 # A page for measuring the pages: each in a frame of each width, which a window cannot have below
 # 500.
 BENCH = """<!DOCTYPE html><html style="color-scheme: light dark"><body><pre id="told"></pre><script>
@@ -48,12 +64,14 @@ for (const [name, text] of Object.entries(pages)) for (const width of WIDTHS) {
     for (const folded of page.querySelectorAll("details")) folded.open = true;
     const beyond = [...page.querySelectorAll("h1, h2, svg, dl, p, article, table.rows, .card")]
       .filter(e => !e.closest(".scroll, pre") && e.getBoundingClientRect().right > width + 0.5);
+    const cut = [...page.querySelectorAll(".matrix .card")]
+      .filter(e => e.scrollWidth > e.clientWidth);
     told[name + " " + width] = {
       width: view.innerWidth, scroll: page.documentElement.scrollWidth,
       ground: style("body").backgroundColor, text: style("body").color,
       heading: box("h1").height, letter: box(".cell").width,
       beyond: beyond.map(e => e.outerHTML.slice(0, 200)),
-      asked: view.performance.getEntriesByType("resource").length,
+      cut: cut.length, asked: view.performance.getEntriesByType("resource").length,
     };
   };
   document.body.append(frame);
@@ -98,6 +116,7 @@ def test_every_page_fits_a_narrow_and_a_wide_screen(
         width = int(name.split()[1])
         assert told["width"] == width and told["scroll"] <= width, name
         assert told["beyond"] == [], name
+        assert told["cut"] == (1 if name.startswith("many") else 0), name  # that one scrolls
         assert told["heading"] > 20 and told["letter"] > 15 and told["asked"] == 0, name
 
 

@@ -42,8 +42,7 @@ def job_lines(job: JobVerdict) -> list[str]:
     if job.divergence:
         lines.append(indent + divergence_line(job.divergence))
     if job.comparison:
-        told = _differences(job.comparison, job.explanations)
-        lines += [indent + line for line in told]
+        lines += [indent + line for line in _differences(job.comparison, job.explanations)]
     return lines
 
 

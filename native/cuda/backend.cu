@@ -450,7 +450,7 @@ class CudaBackend final : public Backend {
         tiles = std::max(tiles, phase.project.q.tiles);
         supersteps = std::max(supersteps, phase.project.q.supersteps());
       }
-    const RingPlan plan(tiles, supersteps, m, limits_.shared);
+    const RingPlan plan(tiles, supersteps, m, limits_.shared, limits_.ring);
     if (!plan.fits(tiles) || program_.size() > kMostPhases) return nullptr;
     std::vector<std::string>& names = phase_names_[graph_];
     names.clear();

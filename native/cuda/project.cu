@@ -29,6 +29,8 @@ Limits find_limits(const cudaDeviceProp& p) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
   limits.shared = static_cast<int>(p.sharedMemPerBlockOptin) - 2048;  // the fused step has some static memory too
+  const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps
+  limits.ring = (ring_kib ? std::atoi(ring_kib) : 160) * 1024;
   if (p.major != 9) return limits;
   for (const RingVariant& v : kRing) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared), "project");
@@ -45,7 +47,7 @@ Limits find_limits(const cudaDeviceProp& p) {
   return limits;
 }
 
-static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) { return RingPlan(q.tiles, q.supersteps(), m, limits.shared); }
+static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) { return RingPlan(q.tiles, q.supersteps(), m, limits.shared, limits.ring); }
 
 // The simple kernel's cut: a warp a tile.
 static Q4Matrix simple_matrix(int rows, int groups) { return {{rows, groups, 1, 16, 1}, false, 0, nullptr}; }

@@ -46,8 +46,8 @@ struct RingPlan {
   int ring, ring_bytes, bytes;
 
   RingPlan() = default;
-  // For projections of at most `tiles` tiles a cell and `supersteps` supersteps, m rows.
-  RingPlan(int tiles, int supersteps, int m, int limit) {
+  // For projections of at most `tiles` tiles a cell and `supersteps` supersteps, m rows; limit: of shared memory, most: of the ring.
+  RingPlan(int tiles, int supersteps, int m, int limit, int most) {
     constexpr int cluster = 2, lanes = arith::kQ4Lanes / cluster;
     act = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
     slot = lanes * act_stride(m);
@@ -57,8 +57,8 @@ struct RingPlan {
     exchange = sums + (sum_bytes > kScratchBytes ? sum_bytes : kScratchBytes);
     inbox = cluster * ((tiles + 1) / cluster) * 512;
     ring = exchange + 2 * inbox;
-    ring_bytes = (limit - ring) / 128 * 128;
-    bytes = limit;
+    ring_bytes = (limit - ring < most ? limit - ring : most) / 128 * 128;
+    bytes = ring + ring_bytes;
   }
   bool fits(int tiles) const { return ring_bytes >= 2 * kConsumers * tiles * kTileBytes; }
 };
@@ -157,7 +157,7 @@ struct RingBlock {
       for (int i = 0; i < kStages; ++i) barrier_init(&bars->full[i], 1), barrier_init(&bars->empty[i], kConsumers);
       for (int i = 0; i < kActSlots; ++i) barrier_init(&bars->act[i], 1), barrier_init(&bars->act_empty[i], kConsumers);
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
-      barrier_init(&bars->sums, kConsumers), barrier_init(&bars->taken, kReducers);
+      barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -255,8 +255,7 @@ struct RingConsumer {
       barrier_wait(&b.bars->taken, (passes % 2) ^ 1);  // the sums of the slab before
 #pragma unroll
       for (int r = 0; r < R; ++r) sums[(warp * R + r) * 32 + lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&b.bars->sums);
+      barrier_arrive(&b.bars->sums);
     }
   }
 };
@@ -301,8 +300,7 @@ struct RingReducer {
         if (i % 2 == b.rank) *place = v;
         else send(place, arrived, other, v);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&b.bars->taken);
+      barrier_arrive(&b.bars->taken);
       named_barrier<1, kReducers * 32>();  // this block's own sums
       barrier_wait_cluster(arrived, passes / 2 % 2);
       for (int i = reducer; i < owned; i += kReducers) out.store(slab * slab_tiles + i * 2 + b.rank, lane, tree4<2>(inbox + i * 32 + lane, owned_most * 32));

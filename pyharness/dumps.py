@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -58,7 +59,8 @@ class DumpWriter:
 
     def __exit__(self, *_: object) -> None:
         for file in self._files:
-            file.file.close()
+            with contextlib.suppress(OSError):  # the disk is full: that was said already
+                file.file.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
     def append(self, h_out: Floats, logits: Floats) -> None:

@@ -17,7 +17,7 @@ import click
 import pyharness
 from pyharness.endings import catch_signals, guard_output, ignore_signals, said_of_signal
 from pyharness.errors import Exit, HarnessError
-from pyharness.messages import check_text, one_line
+from pyharness.messages import check_text, one_line, refused_by_system
 from pyharness.options import (
     EXIT_CODES,
     JSON,
@@ -314,9 +314,10 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort) as e:  # click makes the one from the other
         return _say(*said_of_signal(e.__cause__ or e))
     except HarnessError as e:
-        if e.exit_code is not Exit.DEFECT:
-            return _say(str(e), e.exit_code)
-        return _defect(e, arguments)
+        known = e.exit_code is not Exit.DEFECT
+        return _say(str(e), e.exit_code) if known else _defect(e, arguments)
+    except OSError as e:
+        return _say(refused_by_system(e), Exit.USAGE)
     except SystemExit as e:  # click's way with a broken pipe; stdout's own never gets here
         return _defect(e.__context__ or e, arguments)
     except Exception as e:
@@ -331,8 +332,7 @@ def _defect(error: BaseException, arguments: list[str]) -> int:
 
 
 def _say(message: str, code: Exit) -> Exit:
-    line = one_line(message)
-    print(f"run-ab: {line}", file=sys.stderr)
+    print(f"run-ab: {(line := one_line(message))}", file=sys.stderr)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from pyharness.report import github
 

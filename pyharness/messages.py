@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from pyharness.errors import UsageError
@@ -22,3 +23,9 @@ def check_text(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError:
             raise UsageError(f"{argument}: is not UTF-8; give the file another name") from None
+
+
+def refused_by_system(error: OSError) -> str:
+    """What this machine does not do: a name that is too long, a folder that may not be read."""
+    named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    return f"{named}{error.strerror or error}"

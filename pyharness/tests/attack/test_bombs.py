@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -208,7 +210,20 @@ def test_folders_without_end_in_an_archive(tmp_path: Path) -> None:
 def test_arguments_that_no_record_can_hold() -> None:
     ended = call(["--m1", "--synthetic", "gdn", "--text", "\udcff"])
     assert ended.code == Exit.USAGE and "is not UTF-8" in ended.err and not ended.complaint
-    assert call(["symbols", "x" * 6000]).code == Exit.USAGE
+    for command in (["show"], ["gate", "--candidate"], ["--m1", "--model"], ["symbols"]):
+        ended = call([*command, "x" * 6000])
+        assert ended.code == Exit.USAGE and not ended.complaint, ended
+
+
+def test_a_harness_that_cannot_be_imported_does_not_say_that_bits_differ(tmp_path: Path) -> None:
+    """Python ends with 1 then."""
+    (tmp_path / "click.py").write_text("raise ImportError('no click here')")
+    root = Path(__file__).resolve().parents[3]
+    path = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
+    line = [sys.executable, "-m", "pyharness", "--help"]
+    done = subprocess.run(line, env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.DEFECT
+    assert done.stderr == "run-ab: cannot start: ImportError: no click here\n"
 
 
 def test_a_message_is_one_line_of_plain_text() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyharness.errors import Exit
+from pyharness.findings import divergence_line
 from pyharness.report.document import verdict_of
 from pyharness.report.markup import LETTERS, plain
 from pyharness.report.text import difference_line, job_lines, meaning, size
@@ -74,7 +75,8 @@ def _is_bad(job: JobVerdict) -> bool:
 
 def _details(job: JobVerdict) -> list[str]:
     differences = job.comparison.differences if job.comparison else ()
-    told = [*([job.reason] if job.reason else []), *map(difference_line, differences)]
+    first = [divergence_line(job.divergence)] if job.divergence else []
+    told = [*([job.reason] if job.reason else []), *first, *map(difference_line, differences)]
     return told or [job.status.value]
 
 

@@ -19,6 +19,7 @@ from pyharness.findings import Divergence, Explanation, Spread
 from pyharness.report.attestation import attestation
 from pyharness.report.document import SCHEMA_FILE, dumps, read
 from pyharness.report.github import ANNOTATIONS, SUMMARY_BYTES, announce, error_lines, summary
+from pyharness.report.html import page
 from pyharness.report.junit import junit_xml
 from pyharness.report.maps import Grid
 from pyharness.tests.report.samples import GOLDEN, HOSTILE, golden, jobs, many, whole
@@ -157,6 +158,20 @@ def test_annotations_of_hostile_text_stay_one_line_each() -> None:
     assert titles[:2] == ["differs: gdn-tiny/p63/mt2", "differs: gdn-tiny/p63/mt4"]
     assert len(lines) == 6  # not the same one, not the one that merely lacks something
     assert f"candidate: {HOSTILE}" in [decoded(line)[1] for line in lines]
+
+
+def test_an_annotation_begins_with_where_to_look() -> None:
+    found = Divergence(
+        ("baseline", "candidate"), 65, "mixer", (2, 0), ("0x3b443eac", "0x3bca2d10"), row=2, rows=4,
+        layer=7, layer_kind="attention", part="head 0", different=3, total=256, also=("keys",),
+    )  # fmt: skip
+    told = whole([dataclasses.replace(many(1)[0], divergence=found)])
+    _, message = decoded(error_lines(told)[0])
+    assert message.startswith("first difference: step 65 (row 2 of the 4-row step), layer 7")
+    text = page(told)
+    assert "<strong>First difference: step 65 (row 2 of the 4-row step), layer 7" in text
+    assert "3 of 256 elements differ; so does the layer&#x27;s state: keys" in text
+    assert "0x3b<mark>443eac</mark>" in text
 
 
 def test_a_summary_of_many_red_jobs_fits_and_keeps_its_end() -> None:

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs: ``--help`` is quick.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -334,9 +335,7 @@ def _defect(error: BaseException, arguments: list[str]) -> int:
 def _say(message: str, code: Exit) -> Exit:
     print(f"run-ab: {(line := one_line(message))}", file=sys.stderr)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from pyharness.report import github
-
-        github.refused(line, code)
+        importlib.import_module("pyharness.report.github").refused(line, code)
     return code
 
 

@@ -7,14 +7,25 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
 
 import numpy as np
 
 from pyharness.errors import LibraryFailure
 
 DRIVER = "libcuda.so.1"
-BYTES = 256 << 20  # more than the caches of a core, and than the L2 of any device
+DEVICE_BYTES = 256 << 20  # more than the L2 of any device
+LAST_LEVEL = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 _LINE = 64
+
+
+def host_bytes(last_level: Path = LAST_LEVEL) -> int:
+    """Twice the last cache of the CPU; 256 MB where the system does not say."""
+    try:
+        kilobytes = int(last_level.read_text().strip().removesuffix("K"))
+    except (OSError, ValueError):
+        return 256 << 20
+    return max(8 << 20, 2 * kilobytes << 10)
 
 
 def evictor(backend: str, driver: str = DRIVER) -> Callable[[], None]:
@@ -26,7 +37,7 @@ class HostEvictor:
     """Writes one byte of each line of more memory than the caches hold."""
 
     def __init__(self) -> None:
-        self._bytes = np.zeros(BYTES, np.uint8)
+        self._bytes = np.zeros(host_bytes(), np.uint8)
 
     def __call__(self) -> None:
         self._bytes[::_LINE] += 1
@@ -45,12 +56,14 @@ class DeviceEvictor:
         device = c_int()
         self._call("cuDeviceGet", byref(device), c_int(0))
         self._call("cuDevicePrimaryCtxRetain", byref(self._context), device)
-        self._inside("cuMemAlloc_v2", byref(self._memory), c_size_t(BYTES))
+        self._inside("cuMemAlloc_v2", byref(self._memory), c_size_t(DEVICE_BYTES))
         self._word = 0
 
     def __call__(self) -> None:
         self._word += 1
-        self._inside("cuMemsetD32_v2", self._memory, c_uint(self._word), c_size_t(BYTES // 4))
+        self._inside(
+            "cuMemsetD32_v2", self._memory, c_uint(self._word), c_size_t(DEVICE_BYTES // 4)
+        )
 
     def _inside(self, name: str, *arguments: object) -> None:
         """In the context, and finished there; this thread's own context stays what it was."""

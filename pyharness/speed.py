@@ -22,7 +22,7 @@ from pyharness.values import to_json
 SAMPLE_NS = 2_000_000  # a sample takes at least this long, so that a clock's step is nothing in it
 FEWEST_DROPPED = 3  # samples of each side before the first one that may count
 MOST_DROPPED = 40
-WARM_UP_S = 60.0
+WARM_UP_S = 10.0
 MOST_CALLS = 1 << 14
 
 

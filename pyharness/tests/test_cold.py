@@ -67,8 +67,16 @@ def test_an_entry_that_the_driver_lacks(tmp_path: Path) -> None:
         evict()
 
 
+def test_the_size_of_the_caches(tmp_path: Path) -> None:
+    size = tmp_path / "size"
+    assert cold.host_bytes(size) == 256 << 20  # nothing there
+    for text, found in (("32768K\n", 64 << 20), ("1K", 8 << 20), ("lots", 256 << 20)):
+        size.write_text(text)
+        assert cold.host_bytes(size) == found
+
+
 def test_the_caches_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold, "BYTES", 4096)
+    monkeypatch.setattr(cold, "host_bytes", lambda: 4096)
     evict = cold.evictor("cpu")
     evict()
     evict()

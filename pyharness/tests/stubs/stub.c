@@ -24,6 +24,7 @@ struct vcuda_dev {
   uint8_t *kinds;
   int32_t *tokens; /* [context], those before position are the state */
   int32_t context, position, mark, mmax, loaded, taps, last_m;
+  int32_t kept; /* M of the only step since the mark, 0: none yet, -1: something else */
 };
 
 static char last_error[300];
@@ -222,8 +223,10 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
 }
 
 vcuda_status vcuda_dev_model_step(vcuda_dev *dev, int32_t token, float *h_out, float *logits) {
+  vcuda_status status = row(dev, token, h_out, logits);
   dev->last_m = 1;
-  return row(dev, token, h_out, logits);
+  if (status == VCUDA_OK) dev->kept = -1;
+  return status;
 }
 
 vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *tokens, float *h_out, float *logits) {
@@ -237,6 +240,7 @@ vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *to
     if (status != VCUDA_OK) return status;
   }
   dev->last_m = m;
+  dev->kept = dev->kept == 0 ? m : -1;
   if (fault("parts-in-layer-1") || (fault("taps-hide-it") && !dev->taps)) h_out[(int64_t)m * dev->config.hidden - 2] += 0.25f;
   if (fault("leak")) h_out[3] += 0.01f * (float)tokens[m - 1];
   if (fault("step-m-differs")) logits[(int64_t)m * dev->config.vocab - 1] *= 1.0000001f;
@@ -246,6 +250,7 @@ vcuda_status vcuda_dev_model_step_m(vcuda_dev *dev, int32_t m, const int32_t *to
 vcuda_status vcuda_dev_model_mark(vcuda_dev *dev) {
   if (dev->mmax == 0) return fail(VCUDA_E_UNSUPPORTED, "M rows are not enabled: set VLLM_CUDA_Q35_MM");
   dev->mark = dev->position;
+  dev->kept = 0;
   return VCUDA_OK;
 }
 
@@ -276,7 +281,8 @@ vcuda_status vcuda_dev_model_state_read(vcuda_dev *dev, int32_t layer, int32_t k
 
 vcuda_status vcuda_dev_model_rollback_to(vcuda_dev *dev, int32_t n) {
   if (dev->mark < 0) return fail(VCUDA_E_NO_MARK, "no mark");
-  if (n < 0 || n > dev->position - dev->mark) return fail(VCUDA_E_ARGUMENT, "n is out of range");
+  if (dev->kept <= 0) return fail(VCUDA_E_NO_MARK, "an M-row step must be the only one since the mark");
+  if (n < 0 || n > dev->kept) return fail(VCUDA_E_ARGUMENT, "n is out of range");
   dev->position = dev->mark + n;
   dev->mark = -1;
   return VCUDA_OK;

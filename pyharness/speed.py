@@ -232,7 +232,9 @@ def result_lines(
     for name, rounds in (("A/A", self_test), ("A/B", comparison)):
         if restless := sum(not series.settled for series in rounds):
             times = f" in {restless} of {len(rounds)} rounds" if len(rounds) > 1 else ""
-            lines.append(f"note: {name}: the times before the first pair did not become steady{times}")
+            lines.append(
+                f"note: {name}: the times before the first pair did not become steady{times}"
+            )
         if spoilt := sum(len(series.pairs) - len(series.kept) for series in rounds):
             lines.append(f"note: {name}: {spoilt} pairs discarded: the device throttled")
     return lines

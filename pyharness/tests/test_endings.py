@@ -114,6 +114,7 @@ def test_signals(tmp_path: Path, sent: list[signal.Signals], code: Exit) -> None
     assert running.stderr is not None
     with running.stderr as stream:
         assert stream.readline().startswith("began")
+        time.sleep(0.5)  # the pool has its threads
         for number in sent:
             running.send_signal(number)
             time.sleep(0.02)

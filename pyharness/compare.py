@@ -193,6 +193,7 @@ def _safetensors_layout(file: IO[bytes], size: int) -> tuple[Tensor, ...]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
+        name.encode()  # a ValueError for a name that no report can hold
         begin, end = entry["data_offsets"]
         if entry["dtype"] not in _DTYPES:
             raise ValueError(f"tensor {name}: dtype {entry['dtype']}")

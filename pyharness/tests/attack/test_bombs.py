@@ -36,6 +36,7 @@ from pyharness.tests.attack.command import Ended, call, toy_runs, vouch
 from pyharness.tests.attack.parsers import RUN
 from pyharness.tests.inputs import samples
 from pyharness.tests.stubs import stub
+from pyharness.tests.test_compare import write_dump
 from pyharness.values import ModelSpec
 
 MB = 1 << 20
@@ -170,6 +171,16 @@ def test_a_shape_whose_size_no_number_is_printed_for(tmp_path: Path) -> None:
     path.write_bytes(samples.raw_safetensors({"a": entry}, b"1234"))
     with pytest.raises(InputError, match="invalid shape"):
         read_safetensors(path)
+
+
+def test_a_tensor_whose_name_no_report_can_hold(tmp_path: Path) -> None:
+    for arm in ("a", "b"):
+        write_dump(tmp_path / arm)
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    state = samples.raw_safetensors({"\ud800": entry}, b"1234")
+    (tmp_path / "b" / "state.safetensors").write_bytes(state)
+    ended = call(["compare", tmp_path / "a", tmp_path / "b"])
+    assert ended.code == Exit.USAGE and not ended.complaint, ended
 
 
 def test_a_head_that_no_float_can_hold(tmp_path: Path) -> None:

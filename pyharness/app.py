@@ -15,8 +15,8 @@ import pyharness
 from pyharness import identity, leftovers, record
 from pyharness.config import Settings
 from pyharness.coverage import coverage_of
+from pyharness.differences.investigate import Investigator
 from pyharness.errors import NothingProved
-from pyharness.investigate import Investigator
 from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record

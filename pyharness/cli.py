@@ -172,13 +172,13 @@ def speed_command(**given: Any) -> int:
     own copy first, and no number unless the bits are the same. FASTER, SLOWER, SAME and
     INCONCLUSIVE all exit 0 unless an option says otherwise.
     """
-    from pyharness import speed_command
+    from pyharness.speed import command
 
     names = ("mt", "prefix", "pairs", "rounds", "margin", "cold", "strict", "fail_if_slower")
-    made = speed_command.SpeedOptions(
+    made = command.SpeedOptions(
         _models(given), json=given["json_path"], **{name: given[name] for name in names}
     )
-    return speed_command.speed_test(made, _settings(given))
+    return command.speed_test(made, _settings(given))
 
 
 @cli.command()

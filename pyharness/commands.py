@@ -243,7 +243,7 @@ def dump(
 
 def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> int:
     """memcmp of two dumps."""
-    from pyharness.explain import explain
+    from pyharness.differences.explain import explain
 
     for folder in (baseline, candidate):
         if not folder.is_dir():

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from pyharness.differences.places import KIND_NAMES
 from pyharness.host.script import needed_entries
 from pyharness.inputs.layout import LayerKind
 from pyharness.inputs.model import load_config
-from pyharness.places import KIND_NAMES
 from pyharness.plan import Job
 from pyharness.values import JobStatus, ModelSpec, Op
 from pyharness.verdict import JobVerdict

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyharness import compare
+from pyharness.differences.twins import twin_layers
 from pyharness.plan import Job, Suite, again, arm_key
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
-from pyharness.twins import twin_layers
 from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 

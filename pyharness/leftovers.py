@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from pyharness.differences.investigate import FOLDER
 from pyharness.files import open_regular
-from pyharness.investigate import FOLDER
 from pyharness.values import Arm
 
 PLAN = "plan.json"

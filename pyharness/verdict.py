@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyharness.differences.findings import Divergence, Explanation
 from pyharness.errors import Exit
-from pyharness.findings import Divergence, Explanation
 from pyharness.plan import Job
 from pyharness.values import ArmResult, Comparison, FileFact, JobStatus
 

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from pyharness.differences.traces import TraceRequest
 from pyharness.dumps import POSITION, DumpWriter
 from pyharness.errors import Exit, HarnessError, InputError, LibraryFailure, UsageError
 from pyharness.host import abi, loader, script
@@ -36,7 +37,6 @@ from pyharness.inputs.layout import LayerKind, Model
 from pyharness.inputs.model import load_model
 from pyharness.inputs.safetensors import TensorSource, array_source
 from pyharness.runner.base import WorkerRequest
-from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, FileFact, LibraryFacts, Op, from_json, to_json
 
 TRACE_BYTES = 256

@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyharness.dumps import partial_folder
-from pyharness.errors import InputError, LibraryFailure
-from pyharness.files import sha256_file
-from pyharness.host.abi import StateKind, TapKind
-from pyharness.host.session import Info, Rows, Session
-from pyharness.inputs.layout import ModelConfig
-from pyharness.traces import (
+from pyharness.differences.traces import (
     CAPTURE,
     INDEX,
     ROWS,
@@ -29,6 +23,12 @@ from pyharness.traces import (
     extend,
     parts_of,
 )
+from pyharness.dumps import partial_folder
+from pyharness.errors import InputError, LibraryFailure
+from pyharness.files import sha256_file
+from pyharness.host.abi import StateKind, TapKind
+from pyharness.host.session import Info, Rows, Session
+from pyharness.inputs.layout import ModelConfig
 from pyharness.values import FileFact, to_json
 
 

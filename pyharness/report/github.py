@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pyharness.differences.findings import divergence_line
 from pyharness.errors import Exit
-from pyharness.findings import divergence_line
 from pyharness.report.document import verdict_of
 from pyharness.report.markup import LETTERS, plain
 from pyharness.report.text import difference_line, job_lines, meaning, size

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyharness.differences.findings import Explanation, divergence_line, explanation_line
 from pyharness.errors import Exit
-from pyharness.findings import Explanation, divergence_line, explanation_line
 from pyharness.report.grouping import case_names, group_name
 from pyharness.values import Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from pyharness.traces import TraceRequest
+from pyharness.differences.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, Digest
 
 

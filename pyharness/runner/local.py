@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyharness.compare import FILES
+from pyharness.differences.traces import TraceRequest
 from pyharness.dumps import partial_folder
 from pyharness.errors import Exit, GateRefusal, HarnessError, InputError
 from pyharness.files import sha256_file
 from pyharness.runner.base import SealedLibrary, WorkerRequest
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import Children, Ended, run_process
-from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
 
 _ROOT = Path(__file__).resolve().parents[2]

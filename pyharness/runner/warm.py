@@ -24,7 +24,7 @@ from pyharness.values import ArmPlan, Digest, to_json
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
     "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
-    "from pyharness.speed_worker import main; main()"
+    "from pyharness.speed.worker import main; main()"
 )
 _CHUNK = 1 << 16
 _REPLY_LIMIT_BYTES = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyharness import cold
 from pyharness.errors import LibraryFailure
+from pyharness.speed import cold
 from pyharness.tests.stubs import compiler
 
 DRIVER = r"""

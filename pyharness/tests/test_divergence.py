@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyharness.divergence import Place, described, differing, states_beside
-from pyharness.findings import Divergence, divergence_line
+from pyharness.differences.divergence import Place, described, differing, states_beside
+from pyharness.differences.findings import Divergence, divergence_line
+from pyharness.differences.traces import MIXER, PARTS, START, TAPS, Call, Site, Trace, extend
 from pyharness.inputs.layout import LayerKind
 from pyharness.inputs.synthetic import config_of
-from pyharness.traces import MIXER, PARTS, START, TAPS, Call, Site, Trace, extend
 
 CONFIG = config_of("hybrid", "tiny")
 LAYERS = CONFIG.layers

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyharness import explain
 from pyharness.compare import compare_dumps
-from pyharness.findings import Distances, Element, Flip, Group, explanation_line
+from pyharness.differences import explain
+from pyharness.differences.findings import Distances, Element, Flip, Group, explanation_line
 from pyharness.tests.test_compare import safetensors
 from pyharness.values import from_json, to_json
 

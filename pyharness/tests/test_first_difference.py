@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pyharness import cli, plan, record
+from pyharness.differences.findings import Divergence
 from pyharness.errors import Exit
-from pyharness.findings import Divergence
 from pyharness.host.script import TAPS
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report.text import job_lines

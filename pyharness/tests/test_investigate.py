@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pyharness import investigate
-from pyharness.investigate import Investigator
+from pyharness.differences import investigate
+from pyharness.differences.investigate import Investigator
+from pyharness.differences.traces import TraceRequest
 from pyharness.jobs import run_jobs
 from pyharness.tests.fake_arms import NEW, OLD, FakeRunner, broken
 from pyharness.tests.test_jobs import suite
-from pyharness.traces import TraceRequest
 from pyharness.values import ArmPlan, ArmResult, JobStatus
 from pyharness.verdict import JobVerdict
 

@@ -16,13 +16,13 @@ MODULES = {
 }
 # of the host: what loads or calls native code; its tables and the ELF reader do neither
 NATIVE = tuple(f"pyharness.host.{name}" for name in ("loader", "session", "marshal", "arrays"))
-OWNS_A_LIBRARY = {"worker", "speed_worker", "bench_cpu"}  # processes of their own
+OWNS_A_LIBRARY = {"worker", "speed.worker", "bench_cpu"}  # processes of their own
 PURE = (
     "errors",
     "values",
     "plan",
     "verdict",
-    "stats",
+    "speed.stats",
     "report.document",
     "report.junit",
     "report.text",

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pyharness import places
+from pyharness.differences import places
 from pyharness.host.abi import StateKind, TapKind
 from pyharness.inputs.layout import LayerKind
 from pyharness.inputs.synthetic import config_of

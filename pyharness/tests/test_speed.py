@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from pyharness import speed, stats
 from pyharness.device import GpuState
 from pyharness.errors import LibraryFailure
 from pyharness.report import document
-from pyharness.speed import Design, Series, judge, measure
-from pyharness.stats import Word
+from pyharness.speed import pairs, stats
+from pyharness.speed.pairs import Design, Pair, Series, judge, measure
+from pyharness.speed.stats import Word
 
 EXPERIMENTS = 1000
 
@@ -56,7 +56,7 @@ class FakeSide:
         return self.machine.time(self.name, calls, self.call_ns)
 
 
-def experiment(effect: float, seed: int, design: Design, trend: float = 0.0005) -> speed.Result:
+def experiment(effect: float, seed: int, design: Design, trend: float = 0.0005) -> pairs.Result:
     """Self-test and comparison, as the command makes them."""
     machine = Machine(seed, trend=trend)
     baseline = FakeSide(machine, "baseline")
@@ -97,7 +97,7 @@ def test_without_counterbalanced_orders_the_same_test_is_red(
     assert sum(r.change.significant for r in results) / 100 > 0.5
 
 
-def rounds(effect: float, seed: int, design: Design) -> speed.Result:
+def rounds(effect: float, seed: int, design: Design) -> pairs.Result:
     """As ``experiment``, where each process is faster or slower than its library by luck: 1 %."""
     luck, machine = np.random.default_rng([seed, 9]), Machine(seed)
 
@@ -132,7 +132,7 @@ def test_the_order_of_everything() -> None:
     fast, slow = FakeSide(machine, "b", 3e5), FakeSide(machine, "c", 9e5)
     series = measure(fast, slow, wanted)
     assert series.calls == 8 and series.settled  # 8 * 0.3 ms is the first power of two >= 2 ms
-    assert len(series.warm_up_ns) == speed.FEWEST_DROPPED + 5
+    assert len(series.warm_up_ns) == pairs.FEWEST_DROPPED + 5
     fitting, rest = machine.log[:8], machine.log[8:]
     assert fitting == [(who, calls) for calls in (1, 2, 4, 8) for who in "bc"]
     assert rest[:16] == [(who, 8) for _ in range(8) for who in "bc"]
@@ -145,8 +145,8 @@ def test_the_order_of_everything() -> None:
 def test_a_machine_that_never_becomes_steady_is_measured_and_told() -> None:
     machine = Machine(noise=0.2)
     series = measure(FakeSide(machine, "b"), FakeSide(machine, "c"), design())
-    assert not series.settled and len(series.warm_up_ns) == speed.MOST_DROPPED
-    lines = speed.result_lines(
+    assert not series.settled and len(series.warm_up_ns) == pairs.MOST_DROPPED
+    lines = pairs.result_lines(
         judge([series], [series], design()), [series], [series], "a single step", design()
     )
     assert sum("did not become steady" in line for line in lines) == 2
@@ -158,7 +158,7 @@ def test_the_warm_up_ends_by_the_clock() -> None:
     series = measure(
         FakeSide(machine, "b"), FakeSide(machine, "c"), design(), clock=lambda: next(seconds)
     )
-    assert len(series.warm_up_ns) == speed.FEWEST_DROPPED + 5
+    assert len(series.warm_up_ns) == pairs.FEWEST_DROPPED + 5
 
 
 def throttling(every: int) -> Callable[[], GpuState]:
@@ -173,7 +173,7 @@ def test_pairs_of_a_throttled_device_do_not_count() -> None:
     assert len(series.pairs) == 20 and len(series.kept) == 16
     result = judge([series], [series], design())
     assert result.change.pairs == 16
-    lines = speed.result_lines(result, [series], [series], "a single step", design())
+    lines = pairs.result_lines(result, [series], [series], "a single step", design())
     assert "note: A/B: 4 pairs discarded: the device throttled" in lines
     with pytest.raises(LibraryFailure, match="throttled in every pair"):
         judge([measure(*sides, design(), device=throttling(2))], [series], design())
@@ -187,11 +187,11 @@ def steady(ratio: float, pairs: int = 20, spread: float = 0.001) -> Series:
     times = [
         (8_000_000, round(8e6 * ratio * math.exp(rng.normal(0, spread)))) for _ in range(pairs)
     ]
-    return Series(4, (), True, tuple(speed.Pair(True, b, c) for b, c in times))
+    return Series(4, (), True, tuple(Pair(True, b, c) for b, c in times))
 
 
 def told(self_test: Series, comparison: Series) -> Sequence[str]:
-    return speed.result_lines(
+    return pairs.result_lines(
         judge([self_test], [comparison], design()),
         [self_test],
         [comparison],
@@ -222,8 +222,8 @@ def test_inconclusive_says_what_it_would_need() -> None:
 
 def test_json_holds_every_sample() -> None:
     series = steady(2)
-    data = json.loads(document.dumps(speed.series_json(series)))
+    data = json.loads(document.dumps(pairs.series_json(series)))
     assert len(data["pairs"]) == 20 and data["pairs"][0]["baseline_ns"] == 8_000_000
     assert data["discarded"] == 0
-    found = speed.estimate_json(judge([series], [series], design()).change)
+    found = pairs.estimate_json(judge([series], [series], design()).change)
     assert found["change_percent"] == pytest.approx(100, abs=0.2) and found["p"] < 1e-5

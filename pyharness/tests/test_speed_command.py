@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyharness import cli, plan, record, speed_command
+from pyharness import cli, plan, record
 from pyharness.errors import Exit, UsageError
-from pyharness.speed_command import exit_code, parse_margin
-from pyharness.stats import Word
+from pyharness.speed import command as speed_command
+from pyharness.speed.command import exit_code, parse_margin
+from pyharness.speed.stats import Word
 from pyharness.tests.stubs import stub
 
 SOURCES = record.sources_digest()

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from pyharness import stats
-from pyharness.stats import Estimate, Word, conclude, estimate, pair_orders, signed_rank_p
+from pyharness.speed import stats
+from pyharness.speed.stats import Estimate, Word, conclude, estimate, pair_orders, signed_rank_p
 
 MARGIN = stats.log_margin(1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyharness import twins
+from pyharness.differences import twins
 from pyharness.tests.test_compare import safetensors, write_dump
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyharness import traces
+from pyharness.differences import traces
+from pyharness.differences.traces import Capture, Site, Trace, TraceRequest, digest, read_trace
 from pyharness.dumps import Dump
 from pyharness.errors import InputError
 from pyharness.host.abi import TapKind
@@ -15,7 +16,6 @@ from pyharness.inputs.synthetic import config_of
 from pyharness.runner.base import SealedLibrary
 from pyharness.runner.local import LocalRunner
 from pyharness.tests.stubs import sealed, stub
-from pyharness.traces import Capture, Site, Trace, TraceRequest, digest, read_trace
 from pyharness.values import ArmPlan, ArmResult, ModelSpec, Op
 
 MODEL = ModelSpec("synthetic", "hybrid", "tiny", 1)

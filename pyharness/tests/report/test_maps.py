@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyharness.compare import compare_dumps
-from pyharness.divergence import Place
+from pyharness.differences.divergence import Place
+from pyharness.differences.spread import SPREAD_ROWS, spread
+from pyharness.differences.traces import Call, Site, Trace
 from pyharness.report.maps import BINS, Grid, difference_grids, float_classes
-from pyharness.spread import SPREAD_ROWS, spread
 from pyharness.tests.test_compare import safetensors
-from pyharness.traces import Call, Site, Trace
 
 ONE = 0x3F800000
 SHAPES = {

@@ -14,8 +14,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from pyharness import cli
+from pyharness.differences.findings import Divergence, Explanation, Spread
 from pyharness.errors import Exit
-from pyharness.findings import Divergence, Explanation, Spread
 from pyharness.report.attestation import attestation
 from pyharness.report.document import SCHEMA_FILE, dumps, read
 from pyharness.report.github import ANNOTATIONS, SUMMARY_BYTES, announce, error_lines, summary

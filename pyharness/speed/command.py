@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyharness import app, commands, jobs, plan, record, speed, stats
+from pyharness import app, commands, jobs, plan, record
 from pyharness.commands import ModelOptions, SuiteOptions
 from pyharness.config import Settings
 from pyharness.device import CpuState, Gpu, cpu_state, open_gpu
@@ -25,8 +25,9 @@ from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.runner.process import Children
 from pyharness.runner.warm import SpeedRequest, WarmWorker
-from pyharness.speed import Design, Result, Series
-from pyharness.stats import Word
+from pyharness.speed import pairs, stats
+from pyharness.speed.pairs import Design, Result, Series
+from pyharness.speed.stats import Word
 from pyharness.values import Arm, ArmPlan, to_json
 
 SCHEMA = "ab-speed/1"
@@ -71,9 +72,9 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         measured = _measure(libraries, request, design)
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
-        result = speed.judge(measured.self_test, measured.comparison, design)
+        result = pairs.judge(measured.self_test, measured.comparison, design)
         terminal.say(
-            *speed.result_lines(
+            *pairs.result_lines(
                 result, measured.self_test, measured.comparison, measured.call(rows), design
             ),
             *_conditions(measured),
@@ -223,10 +224,10 @@ def _measure(
         with worker("baseline", "baseline") as baseline, _gpu(baseline) as gpu:
             watch = gpu.state if gpu else lambda: None
             with worker("the baseline's copy", "baseline") as copy:
-                self_test.append(speed.measure(baseline, copy, design, round_=round_, device=watch))
+                self_test.append(pairs.measure(baseline, copy, design, round_=round_, device=watch))
             with worker("candidate", "candidate") as candidate:
                 comparison.append(
-                    speed.measure(baseline, candidate, design, round_=round_, device=watch)
+                    pairs.measure(baseline, candidate, design, round_=round_, device=watch)
                 )
                 others = _others(gpu)
                 by_rows: dict[Arm, bool] = {
@@ -299,18 +300,18 @@ def _numbers(result: Result, measured: Measured, rows: int) -> dict[str, Any]:
         "pairs_needed": result.pairs_needed,
         "call": measured.call(rows),
         "by_rows": dict(measured.by_rows),
-        "change": speed.estimate_json(result.change),
+        "change": pairs.estimate_json(result.change),
         "self_test": {
             "word": result.self_test_word.value,
-            **speed.estimate_json(result.self_test),
+            **pairs.estimate_json(result.self_test),
         },
         "alpha": stats.ALPHA,
         "cpu": [to_json(state) for state in measured.cpu],
         "gpu": measured.gpu,
         "other_gpu_processes": measured.others,
         "samples": {
-            "self_test": [speed.series_json(series) for series in measured.self_test],
-            "comparison": [speed.series_json(series) for series in measured.comparison],
+            "self_test": [pairs.series_json(series) for series in measured.self_test],
+            "comparison": [pairs.series_json(series) for series in measured.comparison],
         },
     }
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyharness.compare import FILES, Tensor, len_and_layout, number_of, pattern_of
-from pyharness.findings import Distances, Element, Explanation, Flip, Group
+from pyharness.differences.findings import Distances, Element, Explanation, Flip, Group
 from pyharness.values import Comparison
 
 ELEMENTS = 8  # first differing elements that are written out

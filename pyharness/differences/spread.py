@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyharness.divergence import Place
-from pyharness.findings import Spread
-from pyharness.traces import TAPS, Site, Trace
+from pyharness.differences.divergence import Place
+from pyharness.differences.findings import Spread
+from pyharness.differences.traces import TAPS, Site, Trace
 
 SPREAD_ROWS = 64
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyharness.divergence import (
+from pyharness.differences.divergence import (
     Floats,
     Place,
     described,
@@ -27,14 +27,22 @@ from pyharness.divergence import (
     states_beside,
     word_at,
 )
+from pyharness.differences.explain import explain
+from pyharness.differences.findings import Divergence
+from pyharness.differences.spread import spread
+from pyharness.differences.traces import (
+    CAPTURE,
+    Capture,
+    Site,
+    Trace,
+    TraceRequest,
+    digest,
+    read_trace,
+)
 from pyharness.errors import HarnessError
-from pyharness.explain import explain
-from pyharness.findings import Divergence
 from pyharness.inputs.model import load_config
 from pyharness.plan import Job
 from pyharness.runner.base import Runner, SealedLibrary, TracingRunner
-from pyharness.spread import spread
-from pyharness.traces import CAPTURE, Capture, Site, Trace, TraceRequest, digest, read_trace
 from pyharness.values import Arm, ArmPlan, Comparison
 from pyharness.verdict import JobVerdict
 

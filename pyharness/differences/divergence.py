@@ -11,11 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyharness.compare import pattern_of
-from pyharness.dumps import Dump
-from pyharness.findings import Divergence
-from pyharness.host.script import cursors
-from pyharness.inputs.layout import ModelConfig
-from pyharness.places import (
+from pyharness.differences.findings import Divergence
+from pyharness.differences.places import (
     KIND_NAMES,
     OUTPUTS,
     STATE_PARTS,
@@ -24,7 +21,10 @@ from pyharness.places import (
     state_shape,
     tap_part,
 )
-from pyharness.traces import Call, Site, Trace, digest
+from pyharness.differences.traces import Call, Site, Trace, digest
+from pyharness.dumps import Dump
+from pyharness.host.script import cursors
+from pyharness.inputs.layout import ModelConfig
 from pyharness.values import Op
 
 Floats = npt.NDArray[np.float32]

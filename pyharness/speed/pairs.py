@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pyharness import stats
 from pyharness.device import GpuState
 from pyharness.errors import LibraryFailure
-from pyharness.stats import Conclusion, Estimate, Word
+from pyharness.speed import stats
+from pyharness.speed.stats import Conclusion, Estimate, Word
 from pyharness.values import to_json
 
 SAMPLE_NS = 2_000_000  # a sample takes at least this long, so that a clock's step is nothing in it

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pyharness.cold import evictor
 from pyharness.errors import Exit, HarnessError, InputError
 from pyharness.host import abi, loader
 from pyharness.host.session import Session
 from pyharness.inputs.model import load_model
 from pyharness.runner.warm import SpeedRequest
+from pyharness.speed.cold import evictor
 from pyharness.values import from_json, to_json
 from pyharness.worker import Trace, claim_stdout, confine, library_facts
 

@@ -1,4 +1,4 @@
-# make setup | native | ab | test | faults | attack | asan | gate | bench-cpu | lint | lock | clean
+# make setup | native | cuda | ab | test | faults | attack | asan | repro | gate | bench-cpu | bench-gpu | lint | lock | clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
 NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
-.PHONY: ab setup check-tools native test faults attack asan gate bench-cpu lint lock clean
+.PHONY: ab setup check-tools native cuda test faults attack asan repro gate bench-cpu bench-gpu lint lock clean
 
 # --same-library: right after an acceptance the build is the baseline, and its M rows are still worth a proof
 ab: setup native
@@ -26,6 +26,11 @@ check-tools:
 native: setup
 	$(CMAKE) -S native -B build/cpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_MAKE_PROGRAM=$(NINJA)
 	$(CMAKE) --build build/cpu -j2
+
+# needs nvcc, no GPU: machine code for 80, 90a and 120
+cuda: setup
+	$(CMAKE) -S native -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DVCUDA_BACKEND=cuda -DCMAKE_MAKE_PROGRAM=$(NINJA)
+	$(CMAKE) --build build/cuda -j2
 
 test: setup native
 	CTEST_OUTPUT_ON_FAILURE=1 $(CMAKE) --build build/cpu --target test
@@ -51,6 +56,13 @@ gate: setup
 
 bench-cpu: setup native
 	$(BIN)/python -m pyharness.bench_cpu
+
+bench-gpu: cuda
+	build/cuda/step_bench --json build/bench-gpu.json
+
+repro: setup
+	CMAKE=$(CMAKE) .ci/repro.sh cpu
+	if command -v nvcc >/dev/null; then CMAKE=$(CMAKE) .ci/repro.sh cuda; else echo "repro: no nvcc here, the CUDA library was not built"; fi
 
 lint: setup
 	$(PIP) --require-hashes -r .requirements-lint.lock

@@ -1,11 +1,13 @@
 """Tests say nothing to a CI server that they happen to run on, and every document that a run in
-them makes fits the published schema.
+them makes fits the published schema. Signals that the caller ignores (a job in the background
+ignores Ctrl-C) are heard by the commands under test all the same.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,12 @@ import pytest
 
 from pyharness import record
 from pyharness.report.document import SCHEMA_FILE
+
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache

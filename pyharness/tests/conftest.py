@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import pytest
 from pyharness import record
 from pyharness.report.document import SCHEMA_FILE
 
-for _number in (signal.SIGTERM, signal.SIGHUP):
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+for _number in SIGNALS:
     if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, signal.SIG_DFL)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupt = _number == signal.SIGINT
+        signal.signal(_number, signal.default_int_handler if interrupt else signal.SIG_DFL)
 
 
 @functools.cache
@@ -28,6 +29,15 @@ def schema() -> Any:
     import jsonschema  # type: ignore[import-untyped]
 
     return jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text()))
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A command that a test runs in this process leaves signals ignored when it was interrupted."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,10 @@
 #include <cstring>
 #include <new>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "arith/bits.h"
 #include "arith/half.h"
 #include "arith/trig.h"
@@ -20,6 +24,7 @@ namespace vcuda {
 namespace {
 
 constexpr size_t kAlign = 64;
+constexpr size_t kLargePage = size_t{2} << 20;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -30,8 +35,14 @@ class CpuBackend final : public Backend {
 
   void* alloc(size_t bytes) override {
     owned_.reserve(owned_.size() + 1);  // so that nothing fails between the allocation and its note
-    void* p = std::aligned_alloc(kAlign, round_up(bytes ? bytes : 1, kAlign));
+    // Weights are read once a step from end to end: on large pages no address translation is waited for.
+    const size_t align = bytes < 2 * kLargePage ? kAlign : kLargePage;
+    const size_t size = round_up(bytes ? bytes : 1, align);
+    void* p = std::aligned_alloc(align, size);
     if (!p) fail(VCUDA_E_MEMORY, "out of memory: %zu bytes asked for", bytes);
+#if defined(MADV_HUGEPAGE)
+    if (align == kLargePage) madvise(p, size, MADV_HUGEPAGE);  // a wish: refused, pages stay small
+#endif
     owned_.push_back(p);
     return p;
   }

@@ -1,9 +1,11 @@
 // The CUDA backend: the operations of model/backend.h as launches on one stream.
 //
-// A step of m rows is captured in a graph when it first runs; afterwards the operations of a step do nothing and end() launches the
-// graph. What changes from step to step (tokens, position, which state) is in StepParams. Where the device and the model allow it,
-// the operations are also recorded as the program of one kernel (fused_step.cuh), which runs while the context is short
-// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=1 runs the recorded program.
+// A step of m rows is captured in a graph when it first runs; afterwards the operations of a step
+// do nothing and end() launches the graph. What changes from step to step (tokens, position, which
+// state) is in StepParams. Where the device and the model allow it, the operations are also
+// recorded as the program of one kernel (fused_step.cuh), which runs while the context is short
+// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=1 runs the
+// recorded program.
 #include "model/backend.h"
 
 #include <algorithm>
@@ -50,7 +52,9 @@ struct AttentionVariant {
   void (*kernel)(AttentionArgs, const StepParams*);
 };
 static const AttentionVariant kAttention[] = {
-    {8, 8, 256, kernel_attention<8, 8, 1>}, {8, 24, 256, kernel_attention<8, 24, 1>}, {8, 8, 512, kernel_attention<8, 8, 2>},
+    {8, 8, 256, kernel_attention<8, 8, 1>},
+    {8, 24, 256, kernel_attention<8, 24, 1>},
+    {8, 8, 512, kernel_attention<8, 8, 2>},
 };
 
 class CudaBackend final : public Backend {
@@ -58,42 +62,64 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(int device) {
     int count = 0;
     check(cudaGetDeviceCount(&count), "open");
-    if (device < 0 || device >= count) fail(VCUDA_E_DEVICE, "device is %d, %d CUDA device(s) are here", device, count);
+    if (device < 0 || device >= count)
+      fail(VCUDA_E_DEVICE, "device is %d, %d CUDA device(s) are here", device, count);
     device_ = device;
     select();
     cudaDeviceProp p;
     check(cudaGetDeviceProperties(&p, device), "open");
     cudaFuncAttributes attributes;
-    const cudaError_t e = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_embed));
+    const cudaError_t e =
+        cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel_embed));
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction) {
       cudaGetLastError();
-      fail(VCUDA_E_DEVICE, "%s (compute capability %d.%d): this library has code for " VCUDA_ARCHITECTURES, p.name, p.major, p.minor);
+      fail(VCUDA_E_DEVICE,
+           "%s (compute capability %d.%d): this library has code for " VCUDA_ARCHITECTURES, p.name,
+           p.major, p.minor);
     }
     check(e, "open");
     limits_ = find_limits(p);
     stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
     if (limits_.clusters) {
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_fused_step), cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared), "open");
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_fused_step),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared),
+            "open");
       fused_allowed_ = environment_flag("VLLM_CUDA_FUSED", false);
       counter_ = static_cast<unsigned*>(forever_.alloc(sizeof(unsigned)));
     }
     shared_most_ = p.sharedMemPerBlockOptin;
     for (const AttentionVariant& v : kAttention)
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn<0, 0>), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_most_)), "open");
-    // One split between cache and shared memory for all kernels: another one would have each multiprocessor drain in between.
-    for (const void* kernel : {reinterpret_cast<const void*>(kernel_embed), reinterpret_cast<const void*>(kernel_rms_norm), reinterpret_cast<const void*>(kernel_swiglu),
-                               reinterpret_cast<const void*>(kernel_gdn<16, 2>), reinterpret_cast<const void*>(kernel_gdn<8, 1>),
-                               reinterpret_cast<const void*>(kernel_gdn<0, 0>), reinterpret_cast<const void*>(kernel_attention_prepare),
-                               reinterpret_cast<const void*>(kernel_attention_merge), reinterpret_cast<const void*>(kernel_check_finite),
-                               reinterpret_cast<const void*>(kAttention[0].kernel), reinterpret_cast<const void*>(kAttention[1].kernel),
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared_most_)),
+            "open");
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn<0, 0>),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_most_)),
+          "open");
+    // One split between cache and shared memory for all kernels: another one would have each
+    // multiprocessor drain in between.
+    for (const void* kernel : {reinterpret_cast<const void*>(kernel_embed),
+                               reinterpret_cast<const void*>(kernel_rms_norm),
+                               reinterpret_cast<const void*>(kernel_swiglu),
+                               reinterpret_cast<const void*>(kernel_gdn<16, 2>),
+                               reinterpret_cast<const void*>(kernel_gdn<8, 1>),
+                               reinterpret_cast<const void*>(kernel_gdn<0, 0>),
+                               reinterpret_cast<const void*>(kernel_attention_prepare),
+                               reinterpret_cast<const void*>(kernel_attention_merge),
+                               reinterpret_cast<const void*>(kernel_check_finite),
+                               reinterpret_cast<const void*>(kAttention[0].kernel),
+                               reinterpret_cast<const void*>(kAttention[1].kernel),
                                reinterpret_cast<const void*>(kAttention[2].kernel)})
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared), "open");
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
+            "open");
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
     mapped_.resize(1);
     bad_.resize(1);
     const char* profile = std::getenv("VLLM_CUDA_PROFILE");
-    if (profile && std::strcmp(profile, "phases") == 0) phase_times_ = static_cast<long long*>(forever_.alloc((kMostPhases + 1) * sizeof(long long)));
+    if (profile && std::strcmp(profile, "phases") == 0)
+      phase_times_ = static_cast<long long*>(forever_.alloc((kMostPhases + 1) * sizeof(long long)));
     else profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
     streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED", false);
     for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "open");
@@ -129,7 +155,8 @@ class CudaBackend final : public Backend {
   }
 
   size_t kv_bytes(const Config& c, int context) const override {
-    partial_row_floats_ = static_cast<size_t>(c.q_heads) * attention_units(context) * (c.head_dim + 2);
+    partial_row_floats_ =
+        static_cast<size_t>(c.q_heads) * attention_units(context) * (c.head_dim + 2);
     return 2 * head_floats(c, context) * c.kv_heads * sizeof(float);
   }
 
@@ -140,13 +167,16 @@ class CudaBackend final : public Backend {
 
   void fill(void* p, size_t bytes, uint32_t word) override {
     select();
-    if (bytes) stream_.launch("fill", kernel_fill, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(p), bytes / 4, word);
+    if (bytes)
+      stream_.launch("fill", kernel_fill, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(p),
+                     bytes / 4, word);
   }
 
   void fill_kv(const Config& c, void* kv, int context, int position, uint32_t word) override {
     select();
     const size_t head = head_floats(c, context);
-    stream_.launch("fill", kernel_fill_kv, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(kv), head, static_cast<size_t>(c.kv_heads), c.head_dim, position, word);
+    stream_.launch("fill", kernel_fill_kv, dim3(256), dim3(256), 0, 1, static_cast<uint32_t*>(kv),
+                   head, static_cast<size_t>(c.kv_heads), c.head_dim, position, word);
   }
 
   void fill_scratch(uint32_t word) override {
@@ -161,14 +191,17 @@ class CudaBackend final : public Backend {
 
   float* upload_floats(const std::vector<float>& v) override {
     float* p = static_cast<float*>(alloc(v.size() * sizeof(float)));
-    check(cudaMemcpy(p, v.data(), v.size() * sizeof(float), cudaMemcpyHostToDevice), "upload of weights");
+    check(cudaMemcpy(p, v.data(), v.size() * sizeof(float), cudaMemcpyHostToDevice),
+          "upload of weights");
     return p;
   }
 
   void* upload_embedding(const Tensor& e) override {
-    const size_t n = static_cast<size_t>(e.rows) * static_cast<size_t>(e.cols), bytes = n * (e.t->type == VCUDA_F32 ? 4 : 2);
+    const size_t n = static_cast<size_t>(e.rows) * static_cast<size_t>(e.cols),
+                 bytes = n * (e.t->type == VCUDA_F32 ? 4 : 2);
     void* p = alloc(bytes);
-    if (e.t->data) check(cudaMemcpy(p, e.t->data, bytes, cudaMemcpyHostToDevice), "upload of weights");
+    if (e.t->data)
+      check(cudaMemcpy(p, e.t->data, bytes, cudaMemcpyHostToDevice), "upload of weights");
     else synth(*e.t, n, false, p);
     return p;
   }
@@ -179,7 +212,8 @@ class CudaBackend final : public Backend {
     part.q4 = stacked[0].t->type == VCUDA_Q4;
     for (const Tensor& t : stacked) part.rows += static_cast<int>(t.rows);
     if (part.q4) {
-      matrices_.push_back(std::make_unique<Q4Matrix>(plan_matrix(part.rows, static_cast<int>(stacked[0].cols) / arith::kGroup, limits_)));
+      matrices_.push_back(std::make_unique<Q4Matrix>(
+          plan_matrix(part.rows, static_cast<int>(stacked[0].cols) / arith::kGroup, limits_)));
       pack_matrix(*matrices_.back(), stacked, arena_, stream_);
       part.data = matrices_.back().get();
     } else {
@@ -202,7 +236,8 @@ class CudaBackend final : public Backend {
     }
     if (unended_) check(cudaStreamSynchronize(stream_), "step");  // it may still read mapped_
     mapped_->position = in.position;
-    mapped_->s_from = in.from->s, mapped_->conv_from = in.from->conv, mapped_->s_to = in.to->s, mapped_->conv_to = in.to->conv;
+    mapped_->s_from = in.from->s, mapped_->conv_from = in.from->conv, mapped_->s_to = in.to->s,
+    mapped_->conv_to = in.to->conv;
     if (in.tokens) std::memcpy(mapped_->tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
     *bad_.get() = 0;
     unended_ = true;
@@ -210,7 +245,10 @@ class CudaBackend final : public Backend {
     last_position_ = in.position + in.m - 1;
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
-    if (direct) check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice, stream_), "step");
+    if (direct)
+      check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice,
+                            stream_),
+            "step");
     if (direct) {
       check(cudaEventRecord(events_[0], stream_), "step");
       if (profile_) stream_.begin_profile();
@@ -239,11 +277,15 @@ class CudaBackend final : public Backend {
 
   void gdn(const Layer& l, const Config& c, const StepInput& in, float* rows, Rows out) override {
     GdnArgs a{};
-    a.in = rows, a.conv = l.gdn.conv, a.a_neg = l.gdn.a_neg, a.dt_bias = l.gdn.dt_bias, a.norm = l.gdn.norm;
-    a.s_offset = static_cast<size_t>(l.index) * c.s_size(), a.conv_offset = static_cast<size_t>(l.index) * c.conv_size();
+    a.in = rows, a.conv = l.gdn.conv, a.a_neg = l.gdn.a_neg, a.dt_bias = l.gdn.dt_bias,
+    a.norm = l.gdn.norm;
+    a.s_offset = static_cast<size_t>(l.index) * c.s_size(),
+    a.conv_offset = static_cast<size_t>(l.index) * c.conv_size();
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
-    a.m = in.m, a.ld_in = c.gdn_rows(), a.k_heads = c.gdn_k_heads, a.v_heads = c.gdn_v_heads, a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
-    a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)), a.eps = c.rms_eps;
+    a.m = in.m, a.ld_in = c.gdn_rows(), a.k_heads = c.gdn_k_heads, a.v_heads = c.gdn_v_heads,
+    a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
+    a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)),
+    a.eps = c.rms_eps;
     const size_t shared = sizeof(float) * static_cast<size_t>(gdn_shared_floats(a.dk, a.dv));
     const dim3 grid(u(a.v_heads));
     record(large_heads(c) ? PhaseType::kGdnLarge : PhaseType::kGdnSmall).gdn = a;
@@ -254,24 +296,33 @@ class CudaBackend final : public Backend {
     if (a.dv % arith::kGroup != 0) quantize(out, c.value_dim(), in.m);
   }
 
-  void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv, float* rows, Rows out) override {
+  void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv,
+                 float* rows, Rows out) override {
     AttentionArgs a{};
-    a.in = rows, a.q_norm = l.attention.q_norm, a.k_norm = l.attention.k_norm, a.inv_freq = w.inv_freq;
+    a.in = rows, a.q_norm = l.attention.q_norm, a.k_norm = l.attention.k_norm,
+    a.inv_freq = w.inv_freq;
     a.head_floats = head_floats(c, in.context);
-    a.keys = static_cast<float*>(kv), a.values = a.keys + a.head_floats * static_cast<size_t>(c.kv_heads);
+    a.keys = static_cast<float*>(kv),
+    a.values = a.keys + a.head_floats * static_cast<size_t>(c.kv_heads);
     a.partial = partial_, a.units = attention_units(in.context);
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
-    a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads, a.d = c.head_dim, a.half = c.rotary_dim / 2;
-    a.context = in.context, a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-    for (PhaseType type : {PhaseType::kPrepare, PhaseType::kAttend, PhaseType::kMerge}) record(type).attention = a;
+    a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads,
+    a.d = c.head_dim, a.half = c.rotary_dim / 2;
+    a.context = in.context, a.eps = c.rms_eps,
+    a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    for (PhaseType type : {PhaseType::kPrepare, PhaseType::kAttend, PhaseType::kMerge})
+      record(type).attention = a;
     fusable_ = fusable_ && a.d <= 256;
-    launch("attention: prepare", kernel_attention_prepare, dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
+    launch("attention: prepare", kernel_attention_prepare,
+           dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
 
     const AttentionVariant& v = attention_variant(a);
     const int groups = ceil_div(a.m * a.per_kv(), v.q);
     const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 2)));
-    launch("attention", v.kernel, grid, dim3(kAttentionThreads), sizeof(float) * static_cast<size_t>(attention_shared_floats(v.many, a.d)), a, params_);
-    launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)), dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
+    launch("attention", v.kernel, grid, dim3(kAttentionThreads),
+           sizeof(float) * static_cast<size_t>(attention_shared_floats(v.many, a.d)), a, params_);
+    launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)),
+           dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
     if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
   }
 
@@ -281,11 +332,14 @@ class CudaBackend final : public Backend {
     launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, a);
   }
 
-  bool end(const Config& c, int m, const float* h, const float* logits, float* h_out, float* logits_out) override {
-    const size_t hn = static_cast<size_t>(m) * static_cast<size_t>(c.hidden), ln = static_cast<size_t>(m) * static_cast<size_t>(c.vocab);
+  bool end(const Config& c, int m, const float* h, const float* logits, float* h_out,
+           float* logits_out) override {
+    const size_t hn = static_cast<size_t>(m) * static_cast<size_t>(c.hidden),
+                 ln = static_cast<size_t>(m) * static_cast<size_t>(c.vocab);
     const CheckArgs finite{h, logits, hn, ln, bad_.get()};
     record(PhaseType::kCheck).check = finite;
-    launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0, finite);
+    launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0,
+           finite);
     if (capturing_) {
       Graphs made;
       made.single = end_capture();
@@ -296,7 +350,9 @@ class CudaBackend final : public Backend {
     if (replay_) {
       const Graphs& g = graphs_.at(graph_);
       check(cudaEventRecord(events_[0], stream_), "step");
-      check(cudaGraphLaunch(g.fused && last_position_ < kFusedPositions ? g.fused : g.single, stream_), "step");
+      check(cudaGraphLaunch(g.fused && last_position_ < kFusedPositions ? g.fused : g.single,
+                            stream_),
+            "step");
     }
     check(cudaEventRecord(events_[1], stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
@@ -304,8 +360,10 @@ class CudaBackend final : public Backend {
     if (phase_times_ && replay_ && graphs_.at(graph_).fused) profile_text_ = phase_report();
     if (profile_) profile_text_ = stream_.end_profile();
     if (*static_cast<volatile int*>(bad_.get())) return false;
-    check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
-    check(cudaMemcpyAsync(logits_out, logits, ln * sizeof(float), cudaMemcpyDeviceToHost, stream_), "copy of the results");
+    check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+          "copy of the results");
+    check(cudaMemcpyAsync(logits_out, logits, ln * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+          "copy of the results");
     check(cudaStreamSynchronize(stream_), "copy of the results");
     return true;
   }
@@ -323,22 +381,28 @@ class CudaBackend final : public Backend {
     for (int h = 0; h < c.gdn_v_heads; ++h)
       for (int i = 0; i < dk; ++i)
         for (int n = 0; n < dv; ++n, ++out) {
-          *out = v[static_cast<size_t>(h) * dk * dv + static_cast<size_t>(gdn_index(in_registers(c), i, n, dv))];
+          *out = v[static_cast<size_t>(h) * dk * dv +
+                   static_cast<size_t>(gdn_index(in_registers(c), i, n, dv))];
         }
   }
 
   void read_conv(const Config& c, const float* conv, float* out) override {
-    const size_t channels = static_cast<size_t>(c.conv_dim()), history = static_cast<size_t>(c.conv_kernel - 1);
+    const size_t channels = static_cast<size_t>(c.conv_dim()),
+                 history = static_cast<size_t>(c.conv_kernel - 1);
     const std::vector<float> v = download(conv, c.conv_size());
     for (size_t i = 0; i < channels; ++i)
       for (size_t j = 0; j < history; ++j) out[i * history + j] = v[j * channels + i];
   }
 
-  void read_kv(const Config& c, const void* kv, int context, int position, bool keys, float* out) override {
+  void read_kv(const Config& c, const void* kv, int context, int position, bool keys,
+               float* out) override {
     const size_t head = head_floats(c, context), d = static_cast<size_t>(c.head_dim);
     const size_t used = static_cast<size_t>(ceil_div(position, arith::kChunk)) * arith::kChunk * d;
     for (int h = 0; h < c.kv_heads; ++h) {
-      const std::vector<float> v = download(static_cast<const float*>(kv) + (static_cast<size_t>(h) + (keys ? 0 : static_cast<size_t>(c.kv_heads))) * head, used);
+      const std::vector<float> v = download(
+          static_cast<const float*>(kv) +
+              (static_cast<size_t>(h) + (keys ? 0 : static_cast<size_t>(c.kv_heads))) * head,
+          used);
       for (size_t t = 0; t < static_cast<size_t>(position); ++t, out += d) {
         if (!keys) {
           std::memcpy(out, v.data() + t * d, d * sizeof(float));
@@ -356,7 +420,8 @@ class CudaBackend final : public Backend {
   static bool small_heads(const Config& c) { return c.gdn_k_dim == 64 && c.gdn_v_dim == 64; }
   static bool in_registers(const Config& c) { return large_heads(c) || small_heads(c); }
   static size_t head_floats(const Config& c, int context) {
-    return static_cast<size_t>(ceil_div(context, arith::kChunk)) * arith::kChunk * static_cast<size_t>(c.head_dim);
+    return static_cast<size_t>(ceil_div(context, arith::kChunk)) * arith::kChunk *
+           static_cast<size_t>(c.head_dim);
   }
 
   void select() { check(cudaSetDevice(device_), "device"); }
@@ -367,7 +432,8 @@ class CudaBackend final : public Backend {
   }
 
   template <class... Parameters, class... Arguments>
-  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Arguments... arguments) {
+  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+              size_t shared, Arguments... arguments) {
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
   }
 
@@ -375,23 +441,29 @@ class CudaBackend final : public Backend {
     if (replay_) return;
     // Float32 rows ride on the Q4 rows' launch where that is a ring.
     const Part* beside = nullptr;
-    if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 && static_cast<const Q4Matrix*>(l.parts[0].data)->ring) beside = &l.parts[1];
+    if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 &&
+        static_cast<const Q4Matrix*>(l.parts[0].data)->ring)
+      beside = &l.parts[1];
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
       if (p.q4) {
         const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
         FloatRows floats{};
-        if (beside) floats = {static_cast<const float*>(beside->data), x.x, y + beside->row0, beside->rows, l.cols};
+        if (beside)
+          floats = {static_cast<const float*>(beside->data), x.x, y + beside->row0, beside->rows,
+                    l.cols};
         for (int block = 0; block * kRowBlock < m; ++block) {
-          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act), m, to, l.rows, add, floats);
+          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act), m,
+                                             to, l.rows, add, floats);
           record(PhaseType::kProject).project = part;
           project_q4(matrix, limits_, part, stream_);
         }
         fusable_ = fusable_ && matrix.ring;
       } else if (&p != beside) {
         fusable_ = false;
-        launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)), dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to,
-               l.rows, add);
+        launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)),
+               dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to, l.rows,
+               add);
       }
     }
   }
@@ -418,7 +490,9 @@ class CudaBackend final : public Backend {
   // Times of the fused step's phases by type, from the clock of the first block's multiprocessor.
   std::string phase_report() {
     std::vector<long long> times(kMostPhases + 1);
-    check(cudaMemcpy(times.data(), phase_times_, times.size() * sizeof(long long), cudaMemcpyDeviceToHost), "profile");
+    check(cudaMemcpy(times.data(), phase_times_, times.size() * sizeof(long long),
+                     cudaMemcpyDeviceToHost),
+          "profile");
     const std::vector<std::string>& names = phase_names_[graph_];
     const double scale = step_seconds() * 1e6 / static_cast<double>(times[names.size()] - times[0]);
     std::map<std::string, std::pair<int, double>> total;
@@ -429,16 +503,23 @@ class CudaBackend final : public Backend {
     std::string text;
     for (const auto& [name, t] : total) {
       char line[160];
-      std::snprintf(line, sizeof line, "%-32s %4d phases %9.1f us, %7.2f us each\n", name.c_str(), t.first, t.second, t.second / t.first);
+      std::snprintf(line, sizeof line, "%-32s %4d phases %9.1f us, %7.2f us each\n", name.c_str(),
+                    t.first, t.second, t.second / t.first);
       text += line;
     }
     return text;
   }
 
   static std::string phase_name(const Phase& phase) {
-    static const char* const kNames[] = {"embed", "norm", "project", "gdn", "gdn", "attention: prepare", "attention", "attention: merge", "swiglu", "check"};
+    static const char* const kNames[] = {"embed",     "norm",
+                                         "project",   "gdn",
+                                         "gdn",       "attention: prepare",
+                                         "attention", "attention: merge",
+                                         "swiglu",    "check"};
     std::string name = kNames[static_cast<int>(phase.type)];
-    if (phase.type == PhaseType::kProject) name += " " + std::to_string(phase.project.q.rows) + " x " + std::to_string(32 * phase.project.q.groups);
+    if (phase.type == PhaseType::kProject)
+      name += " " + std::to_string(phase.project.q.rows) + " x " +
+              std::to_string(32 * phase.project.q.groups);
     return name;
   }
 
@@ -457,24 +538,28 @@ class CudaBackend final : public Backend {
     for (const Phase& phase : program_) names.push_back(phase_name(phase));
     const size_t bytes = program_.size() * sizeof(Phase);
     Phase* program = static_cast<Phase*>(arena_.alloc(bytes));
-    check(cudaMemcpyAsync(program, program_.data(), bytes, cudaMemcpyHostToDevice, stream_), "fused step");
+    check(cudaMemcpyAsync(program, program_.data(), bytes, cudaMemcpyHostToDevice, stream_),
+          "fused step");
     check(cudaStreamSynchronize(stream_), "fused step");
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
     check(cudaMemsetAsync(counter_, 0, sizeof(unsigned), stream_), "fused step");
-    stream_.launch("fused step", kernel_fused_step, dim3(u(limits_.clusters * 2)), dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2, program,
+    stream_.launch("fused step", kernel_fused_step, dim3(u(limits_.clusters * 2)),
+                   dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2, program,
                    static_cast<int>(program_.size()), plan, params_, counter_, phase_times_);
     return end_capture();
   }
 
   void quantize(Rows r, int cols, int m) {
     fusable_ = false;
-    launch("quantize", kernel_quantize, dim3(u(ceil_div(cols / arith::kGroup, 8)), u(m)), dim3(256), 0, r.x, cols, m, static_cast<uint8_t*>(r.act));
+    launch("quantize", kernel_quantize, dim3(u(ceil_div(cols / arith::kGroup, 8)), u(m)), dim3(256),
+           0, r.x, cols, m, static_cast<uint8_t*>(r.act));
   }
 
   void synth(const vcuda_tensor& t, size_t n, bool widen, void* to) {
     const size_t blocks = std::min<size_t>((n + 255) / 256, 1u << 16);
-    kernel_synth_float<<<static_cast<unsigned>(blocks), 256, 0, stream_>>>(synth_stream(t), t.synth.offset, t.synth.scale, t.type, widen, n, to);
+    kernel_synth_float<<<static_cast<unsigned>(blocks), 256, 0, stream_>>>(
+        synth_stream(t), t.synth.offset, t.synth.scale, t.type, widen, n, to);
     check(cudaGetLastError(), "synthetic weights");
   }
 
@@ -491,7 +576,8 @@ class CudaBackend final : public Backend {
       }
       for (size_t r = 0; r < static_cast<size_t>(t.rows); ++r, to += cols) {
         for (size_t i = 0; i < cols; ++i) row[i] = tensor_float(*t.t, r * cols + i);
-        check(cudaMemcpy(to, row.data(), cols * sizeof(float), cudaMemcpyHostToDevice), "upload of weights");
+        check(cudaMemcpy(to, row.data(), cols * sizeof(float), cudaMemcpyHostToDevice),
+              "upload of weights");
       }
     }
     return p;
@@ -540,8 +626,8 @@ class CudaBackend final : public Backend {
   mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
-  bool unended_ = false;           // a step was begun and its end not reached
-  std::pair<int, int> graph_{};    // m and StepInput::graph of the step
+  bool unended_ = false;         // a step was begun and its end not reached
+  std::pair<int, int> graph_{};  // m and StepInput::graph of the step
   int last_position_ = 0;
   struct Graphs {
     cudaGraphExec_t single = nullptr, fused = nullptr;
@@ -558,11 +644,14 @@ class CudaBackend final : public Backend {
 
 }  // namespace gpu
 
-std::unique_ptr<Backend> make_backend(const vcuda_dev_options& options) { return std::make_unique<gpu::CudaBackend>(options.device); }
+std::unique_ptr<Backend> make_backend(const vcuda_dev_options& options) {
+  return std::make_unique<gpu::CudaBackend>(options.device);
+}
 
 std::string backend_info() {
   std::string list;
-  for (char c : std::string(VCUDA_ARCHITECTURES)) list += c == ' ' ? std::string("\", \"") : std::string(1, c);
+  for (char c : std::string(VCUDA_ARCHITECTURES))
+    list += c == ' ' ? std::string("\", \"") : std::string(1, c);
   return "\"backend\": \"cuda\", \"architectures\": [\"" + list + "\"]";
 }
 

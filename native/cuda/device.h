@@ -1,4 +1,5 @@
-// The device as the backend sees it: checked calls, memory of one model, and launches that may overlap their predecessor.
+// The device as the backend sees it: checked calls, memory of one model, and launches that may
+// overlap their predecessor.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,10 +19,12 @@ namespace vcuda::gpu {
 inline void check(cudaError_t e, const char* operation) {
   if (e == cudaSuccess) return;
   cudaGetLastError();  // an error that is not sticky must not be found by the next call
-  fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "%s: %s", operation, cudaGetErrorString(e));
+  fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "%s: %s", operation,
+       cudaGetErrorString(e));
 }
 
-// Device memory that is given back together. Small pieces share large ones: a model has hundreds of vectors.
+// Device memory that is given back together. Small pieces share large ones: a model has hundreds of
+// vectors.
 class Arena {
  public:
   ~Arena() { clear(); }
@@ -48,7 +51,8 @@ class Arena {
     const cudaError_t e = cudaMalloc(&p, bytes);
     if (e != cudaSuccess) {
       cudaGetLastError();
-      fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "device memory, %zu bytes asked for: %s", bytes, cudaGetErrorString(e));
+      fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE,
+           "device memory, %zu bytes asked for: %s", bytes, cudaGetErrorString(e));
     }
     owned_.push_back(p);
     return p;
@@ -61,7 +65,9 @@ class Arena {
 // Memory freed at the end of a scope.
 class Temporary {
  public:
-  explicit Temporary(size_t bytes) { check(cudaMalloc(&p_, bytes ? bytes : 1), "device memory of an upload"); }
+  explicit Temporary(size_t bytes) {
+    check(cudaMalloc(&p_, bytes ? bytes : 1), "device memory of an upload");
+  }
   Temporary(Temporary&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
   Temporary(const Temporary&) = delete;
   ~Temporary() { cudaFree(p_); }
@@ -106,10 +112,12 @@ class Stream {
 
   // kernel<<<grid, block, shared>>>(arguments...); cluster: blocks of a cluster, 1 for none.
   template <class... Parameters, class... Arguments>
-  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, int cluster, Arguments... arguments) const {
+  void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+              size_t shared, int cluster, Arguments... arguments) const {
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
-    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream_, config.attrs = attributes;
+    config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared,
+    config.stream = stream_, config.attrs = attributes;
     if (overlap_) {
       attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
@@ -117,14 +125,16 @@ class Stream {
     if (cluster > 1) {
       attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
       attributes[config.numAttrs].val.clusterDim.x = static_cast<unsigned>(cluster);
-      attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
+      attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z =
+          1;
       ++config.numAttrs;
     }
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
     if (profiling_) note(operation);
   }
 
-  // Times of the launches since begin_profile, by operation. Measuring keeps launches from overlapping.
+  // Times of the launches since begin_profile, by operation. Measuring keeps launches from
+  // overlapping.
   void begin_profile() {
     profiling_ = true;
     notes_.clear();
@@ -144,7 +154,8 @@ class Stream {
     std::string text;
     for (const auto& [name, t] : total) {
       char line[160];
-      std::snprintf(line, sizeof line, "%-24s %4d launches %9.1f us, %7.2f us each\n", name.c_str(), t.first, t.second, t.second / t.first);
+      std::snprintf(line, sizeof line, "%-24s %4d launches %9.1f us, %7.2f us each\n", name.c_str(),
+                    t.first, t.second, t.second / t.first);
       text += line;
     }
     return text;

@@ -16,7 +16,8 @@ struct RingVariant {
 
 // Every cut gives the same bits. fused_step.cuh has the same ones.
 static const RingVariant kRing[] = {
-    {2, kernel_project_ring<2>}, {5, kernel_project_ring<5>}, {7, kernel_project_ring<7>}, {8, kernel_project_ring<8>}, {11, kernel_project_ring<11>},
+    {2, kernel_project_ring<2>}, {5, kernel_project_ring<5>},   {7, kernel_project_ring<7>},
+    {8, kernel_project_ring<8>}, {11, kernel_project_ring<11>},
 };
 
 static const RingVariant& ring_variant(int tiles) {
@@ -28,18 +29,23 @@ static const RingVariant& ring_variant(int tiles) {
 Limits find_limits(const cudaDeviceProp& p) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
-  limits.shared = static_cast<int>(p.sharedMemPerBlockOptin) - 2048;  // the fused step has some static memory too
+  limits.shared = static_cast<int>(p.sharedMemPerBlockOptin) -
+                  2048;  // the fused step has some static memory too
   const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
   limits.ring = (ring_kib ? std::atoi(ring_kib) : 80) * 1024;
   if (p.major != 9) return limits;
   for (const RingVariant& v : kRing) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared), "project");
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared),
+          "project");
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)), config.blockDim = dim3(kRingThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute, config.numAttrs = 1;
+    config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)),
+    config.blockDim = dim3(kRingThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute,
+    config.numAttrs = 1;
     int clusters = 0;
     check(cudaOccupancyMaxActiveClusters(&clusters, v.kernel, &config), "project");
     limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
@@ -47,30 +53,38 @@ Limits find_limits(const cudaDeviceProp& p) {
   return limits;
 }
 
-static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) { return RingPlan(q.tiles, q.supersteps(), m, limits.shared, limits.ring); }
+static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) {
+  return RingPlan(q.tiles, q.supersteps(), m, limits.shared, limits.ring);
+}
 
 // The simple kernel's cut: a warp a tile.
-static Q4Matrix simple_matrix(int rows, int groups) { return {{rows, groups, 1, 16, 1}, false, 0, nullptr}; }
+static Q4Matrix simple_matrix(int rows, int groups) {
+  return {{rows, groups, 1, 16, 1}, false, 0, nullptr};
+}
 
 static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
   Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
   const Q4Shape& q = matrix.shape;
   const int passes = limits.clusters ? ceil_div(q.slabs(), limits.clusters) : 0;
-  // Activations that do not stay in shared memory are brought by a warp that has no time for a third pass.
-  const bool fits = ring_plan(q, kRowBlock, limits).fits(tiles) && (q.supersteps() <= kActSlots || passes <= 2);
+  // Activations that do not stay in shared memory are brought by a warp that has no time for a
+  // third pass.
+  const bool fits =
+      ring_plan(q, kRowBlock, limits).fits(tiles) && (q.supersteps() <= kActSlots || passes <= 2);
   if (fits) matrix.clusters = std::min(limits.clusters, q.slabs());
   return matrix;
 }
 
 bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& matrix) {
   if (n > static_cast<int>(sizeof kRing / sizeof *kRing)) return false;
-  matrix = n == 0 ? simple_matrix(rows, groups) : ring_matrix(rows, groups, kRing[n - 1].tiles, limits);
+  matrix =
+      n == 0 ? simple_matrix(rows, groups) : ring_matrix(rows, groups, kRing[n - 1].tiles, limits);
   return true;
 }
 
 Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
   const char* text = std::getenv("VLLM_CUDA_Q4_TILES");
-  // Time is about the passes of the busiest block times the tiles of a pass, and something for each superstep.
+  // Time is about the passes of the busiest block times the tiles of a pass, and something for each
+  // superstep.
   Q4Matrix best = simple_matrix(rows, groups);
   double least = 0;
   for (const RingVariant& v : kRing) {
@@ -85,7 +99,8 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
   return best;
 }
 
-void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena, const Stream& stream) {
+void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena,
+                 const Stream& stream) {
   const Q4Shape& q = matrix.shape;
   matrix.data = static_cast<uint8_t*>(arena.alloc(q.bytes()));
   if (stacked.size() > 4) fail(VCUDA_E_INTERNAL, "upload: %zu stacked tensors", stacked.size());
@@ -99,36 +114,50 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
     s.stream = synth_stream(*t.t);
     s.scale = t.t->synth.scale;
     if (!t.t->data) continue;
-    const size_t nibbles = static_cast<size_t>(t.rows) * static_cast<size_t>(t.cols) / 2, scales = nibbles / 8;
+    const size_t nibbles = static_cast<size_t>(t.rows) * static_cast<size_t>(t.cols) / 2,
+                 scales = nibbles / 8;
     copies.emplace_back(nibbles);
     s.nibbles = static_cast<uint8_t*>(copies.back().get());
-    check(cudaMemcpy(copies.back().get(), t.t->data, nibbles, cudaMemcpyHostToDevice), "upload of weights");
+    check(cudaMemcpy(copies.back().get(), t.t->data, nibbles, cudaMemcpyHostToDevice),
+          "upload of weights");
     copies.emplace_back(scales);
     s.scales = static_cast<uint16_t*>(copies.back().get());
-    check(cudaMemcpy(copies.back().get(), t.t->scales, scales, cudaMemcpyHostToDevice), "upload of weights");
+    check(cudaMemcpy(copies.back().get(), t.t->scales, scales, cudaMemcpyHostToDevice),
+          "upload of weights");
   }
   const size_t words = q.bytes() / 4;
-  kernel_pack_q4<<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(all, q, reinterpret_cast<uint32_t*>(matrix.data));
+  kernel_pack_q4<<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(
+      all, q, reinterpret_cast<uint32_t*>(matrix.data));
   check(cudaGetLastError(), "upload of weights");
   if (!copies.empty()) check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
-Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats) {
+Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int m, float* y,
+                      int ld, bool add, const FloatRows& floats) {
   const int row = block * kRowBlock;
-  Projection p{matrix.data, matrix.shape, act + act_block_offset(matrix.shape.groups, block),
-               {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add}, floats};
-  if (floats.rows) p.floats.x += static_cast<size_t>(row) * floats.cols, p.floats.y += static_cast<size_t>(row) * ld;
+  Projection p{
+      matrix.data,
+      matrix.shape,
+      act + act_block_offset(matrix.shape.groups, block),
+      {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add},
+      floats};
+  if (floats.rows)
+    p.floats.x += static_cast<size_t>(row) * floats.cols,
+        p.floats.y += static_cast<size_t>(row) * ld;
   return p;
 }
 
-void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p, const Stream& stream) {
+void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p,
+                const Stream& stream) {
   if (!matrix.ring) {
-    stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights, p.q, p.act, p.out);
+    stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))),
+                  dim3(512), 0, 1, p.weights, p.q, p.act, p.out);
     return;
   }
   const RingPlan plan = ring_plan(p.q, p.out.m, limits);
-  stream.launch("project", ring_variant(p.q.tiles).kernel, dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2,
-                p, plan);
+  stream.launch("project", ring_variant(p.q.tiles).kernel,
+                dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
+                static_cast<size_t>(plan.bytes), 2, p, plan);
 }
 
 }  // namespace vcuda::gpu

@@ -19,25 +19,31 @@ struct Q4Matrix {
 
 struct Limits {
   int multiprocessors = 0;
-  int shared = 0;    // bytes of a ring block
-  int ring = 0;      // bytes of its ring at most: what it fetches ahead competes with the operation before it
-  int clusters = 0;  // ring blocks' clusters that run at once; 0: the device has not the instructions
+  int shared = 0;  // bytes of a ring block
+  int ring =
+      0;  // bytes of its ring at most: what it fetches ahead competes with the operation before it
+  int clusters =
+      0;  // ring blocks' clusters that run at once; 0: the device has not the instructions
 };
 
 // What this device can do; raises the kernels' shared memory limit.
 Limits find_limits(const cudaDeviceProp&);
 
-// The best cut for rows x 32*groups; VLLM_CUDA_Q4_TILES names another one, for tests and sweeps (0: the simple kernel).
+// The best cut for rows x 32*groups; VLLM_CUDA_Q4_TILES names another one, for tests and sweeps (0:
+// the simple kernel).
 Q4Matrix plan_matrix(int rows, int groups, const Limits&);
 
-// The n-th of all compiled cuts, 0 being the simple kernel's; clusters is 0 when it does not fit. False past the last.
+// The n-th of all compiled cuts, 0 being the simple kernel's; clusters is 0 when it does not fit.
+// False past the last.
 bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
 
 // Packs stacked tensors; data comes from the arena.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
 
-// Rows [8*block, ...) of m: act: all quantized rows; y [m, ld]. floats: rows of the same projection that the ring computes too.
-Projection projection(const Q4Matrix&, int block, const uint8_t* act, int m, float* y, int ld, bool add, const FloatRows& floats);
+// Rows [8*block, ...) of m: act: all quantized rows; y [m, ld]. floats: rows of the same projection
+// that the ring computes too.
+Projection projection(const Q4Matrix&, int block, const uint8_t* act, int m, float* y, int ld,
+                      bool add, const FloatRows& floats);
 
 void project_q4(const Q4Matrix&, const Limits&, const Projection&, const Stream&);
 

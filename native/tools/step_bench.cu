@@ -1,8 +1,10 @@
-// step_bench [--size tiny|mid|27b] [--family hybrid|gdn|attn] [--context N,...] [--m N,...] [--repeats N] [--json PATH] [--no-check]
+// step_bench [--size tiny|mid|27b] [--family hybrid|gdn|attn] [--context N,...] [--m N,...]
+// [--repeats N] [--json PATH] [--no-check]
 //
-// The whole step on this machine's GPU: a synthetic model made on the device, M rows against single steps and a rollback by bytes,
-// then medians of the time for each M and context, mark plus rollback, and the copy rate of the same run. No time is
-// printed after a byte that differs. VLLM_CUDA_PROFILE=1 adds the time of each operation, one by one.
+// The whole step on this machine's GPU: a synthetic model made on the device, M rows against single
+// steps and a rollback by bytes, then medians of the time for each M and context, mark plus
+// rollback, and the copy rate of the same run. No time is printed after a byte that differs.
+// VLLM_CUDA_PROFILE=1 adds the time of each operation, one by one.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -21,7 +23,9 @@ using gpu::check;
 namespace bench {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 uint64_t fnv1a(const std::string& text) {
   uint64_t value = 0xcbf29ce484222325ull;
@@ -36,43 +40,57 @@ class Synthetic {
     c_.struct_size = sizeof c_;
     int layers = 16;
     if (size == "tiny") {
-      c_.hidden = 160, c_.intermediate = 352, c_.vocab = 512, c_.q_heads = 4, c_.kv_heads = 2, c_.head_dim = 64, c_.rotary_dim = 16;
-      c_.gdn_k_heads = 2, c_.gdn_v_heads = 4, c_.gdn_k_dim = c_.gdn_v_dim = 64, layers = family == "hybrid" ? 8 : 4;
+      c_.hidden = 160, c_.intermediate = 352, c_.vocab = 512, c_.q_heads = 4, c_.kv_heads = 2,
+      c_.head_dim = 64, c_.rotary_dim = 16;
+      c_.gdn_k_heads = 2, c_.gdn_v_heads = 4, c_.gdn_k_dim = c_.gdn_v_dim = 64,
+      layers = family == "hybrid" ? 8 : 4;
     } else if (size == "mid") {
-      c_.hidden = 2048, c_.intermediate = 6144, c_.vocab = 32768, c_.q_heads = 8, c_.kv_heads = 2, c_.head_dim = 256, c_.rotary_dim = 64;
+      c_.hidden = 2048, c_.intermediate = 6144, c_.vocab = 32768, c_.q_heads = 8, c_.kv_heads = 2,
+      c_.head_dim = 256, c_.rotary_dim = 64;
       c_.gdn_k_heads = 16, c_.gdn_v_heads = 32, c_.gdn_k_dim = c_.gdn_v_dim = 128;
     } else if (size == "27b") {
-      c_.hidden = 5120, c_.intermediate = 17408, c_.vocab = 248320, c_.q_heads = 24, c_.kv_heads = 4, c_.head_dim = 256, c_.rotary_dim = 64;
+      c_.hidden = 5120, c_.intermediate = 17408, c_.vocab = 248320, c_.q_heads = 24,
+      c_.kv_heads = 4, c_.head_dim = 256, c_.rotary_dim = 64;
       c_.gdn_k_heads = 16, c_.gdn_v_heads = 48, c_.gdn_k_dim = c_.gdn_v_dim = 128, layers = 64;
     } else {
       fail(VCUDA_E_ARGUMENT, "no size '%s': tiny, mid or 27b", size.c_str());
     }
     c_.layers = layers, c_.conv_kernel = 4, c_.tied = 0, c_.rms_eps = 1e-6f;
     for (int i = 0; i < layers; ++i)
-      kinds_.push_back(family == "attn" || (family == "hybrid" && i % 4 == 3) ? VCUDA_LAYER_ATTENTION : VCUDA_LAYER_GDN);
+      kinds_.push_back(family == "attn" || (family == "hybrid" && i % 4 == 3)
+                           ? VCUDA_LAYER_ATTENTION
+                           : VCUDA_LAYER_GDN);
     c_.layer_kinds = kinds_.data();
     describe();
   }
 
-  vcuda_model_desc desc(int context) const { return {sizeof(vcuda_model_desc), context, &c_, tensors_.data(), tensors_.size()}; }
+  vcuda_model_desc desc(int context) const {
+    return {sizeof(vcuda_model_desc), context, &c_, tensors_.data(), tensors_.size()};
+  }
   const vcuda_config& config() const { return c_; }
 
  private:
-  void add(const std::string& name, int type, std::vector<int64_t> shape, float offset, float scale) {
+  void add(const std::string& name, int type, std::vector<int64_t> shape, float offset,
+           float scale) {
     names_.push_back(std::make_unique<std::string>(name));
     vcuda_tensor t{};
-    t.struct_size = sizeof t, t.type = type, t.name = names_.back()->c_str(), t.ndim = static_cast<int>(shape.size());
+    t.struct_size = sizeof t, t.type = type, t.name = names_.back()->c_str(),
+    t.ndim = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), t.shape);
     t.synth = {seed_, fnv1a(name), offset, scale};
     tensors_.push_back(t);
   }
-  void matrix(const std::string& name, int64_t rows, int64_t cols, double gain = 1.0, bool q4 = true) {
-    const double std = gain / std::sqrt(static_cast<double>(cols)), nibble = std::sqrt(255.0 / 12 + 0.25);
-    add(name, q4 ? VCUDA_Q4 : VCUDA_F32, {rows, cols}, 0.0f, static_cast<float>(q4 ? std / nibble : std * std::sqrt(3.0)));
+  void matrix(const std::string& name, int64_t rows, int64_t cols, double gain = 1.0,
+              bool q4 = true) {
+    const double std = gain / std::sqrt(static_cast<double>(cols)),
+                 nibble = std::sqrt(255.0 / 12 + 0.25);
+    add(name, q4 ? VCUDA_Q4 : VCUDA_F32, {rows, cols}, 0.0f,
+        static_cast<float>(q4 ? std / nibble : std * std::sqrt(3.0)));
   }
   void describe() {
     const vcuda_config& c = c_;
-    const int64_t h = c.hidden, key = int64_t{c.gdn_k_heads} * c.gdn_k_dim, value = int64_t{c.gdn_v_heads} * c.gdn_v_dim, conv = 2 * key + value;
+    const int64_t h = c.hidden, key = int64_t{c.gdn_k_heads} * c.gdn_k_dim,
+                  value = int64_t{c.gdn_v_heads} * c.gdn_v_dim, conv = 2 * key + value;
     const double low = std::log(0.05), high = std::log(6.0);
     add("model.embed_tokens.weight", VCUDA_BF16, {c.vocab, h}, 0.0f, 1.0f);
     for (int i = 0; i < c.layers; ++i) {
@@ -85,7 +103,8 @@ class Synthetic {
         matrix(g + "in_proj_b.weight", c.gdn_v_heads, h, 1.5, false);
         matrix(g + "in_proj_a.weight", c.gdn_v_heads, h, 1.0, false);
         add(g + "conv1d.weight", VCUDA_BF16, {conv, 1, c.conv_kernel}, 0.0f, 0.8f);
-        add(g + "A_log", VCUDA_F32, {c.gdn_v_heads}, static_cast<float>((high + low) / 2), static_cast<float>((high - low) / 2));
+        add(g + "A_log", VCUDA_F32, {c.gdn_v_heads}, static_cast<float>((high + low) / 2),
+            static_cast<float>((high - low) / 2));
         add(g + "dt_bias", VCUDA_F32, {c.gdn_v_heads}, -1.5f, 2.5f);
         add(g + "norm.weight", VCUDA_F32, {c.gdn_v_dim}, 1.0f, 0.25f);
         matrix(g + "out_proj.weight", h, value);
@@ -106,7 +125,8 @@ class Synthetic {
     add("model.norm.weight", VCUDA_BF16, {h}, 0.0f, 0.25f);
     matrix("lm_head.weight", c.vocab, h, 2.5);
     if (std::find(kinds_.begin(), kinds_.end(), VCUDA_LAYER_ATTENTION) == kinds_.end()) return;
-    for (int i = 0; i < c.rotary_dim / 2; ++i) inv_freq_.push_back(static_cast<float>(std::pow(1e7, -2.0 * i / c.rotary_dim)));
+    for (int i = 0; i < c.rotary_dim / 2; ++i)
+      inv_freq_.push_back(static_cast<float>(std::pow(1e7, -2.0 * i / c.rotary_dim)));
     add("rope.inv_freq", VCUDA_F32, {c.rotary_dim / 2}, 0.0f, 0.0f);
     tensors_.back().data = inv_freq_.data();
   }
@@ -167,7 +187,8 @@ int run(const Options& o) {
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "device");
   const double rate = copy_rate();
-  const int most = *std::max_element(o.ms.begin(), o.ms.end()), longest = *std::max_element(o.contexts.begin(), o.contexts.end());
+  const int most = *std::max_element(o.ms.begin(), o.ms.end()),
+            longest = *std::max_element(o.contexts.begin(), o.contexts.end());
   setenv("VLLM_CUDA_Q35_MM", longest > 4096 ? "64" : std::to_string(std::max(2, most)).c_str(), 1);
   const Synthetic synthetic(o.family, o.size, 7);
   const vcuda_config& c = synthetic.config();
@@ -179,7 +200,8 @@ int run(const Options& o) {
   const double load_s = seconds_since(begin);
   vcuda_model_info info{};
   model.info(info);
-  std::printf("%s, driver %d, copy %.0f GB/s; %s %s loaded in %.2f s, %.3f GB of weights a step\n", prop.name, driver, rate, o.size.c_str(), o.family.c_str(), load_s,
+  std::printf("%s, driver %d, copy %.0f GB/s; %s %s loaded in %.2f s, %.3f GB of weights a step\n",
+              prop.name, driver, rate, o.size.c_str(), o.family.c_str(), load_s,
               static_cast<double>(info.weight_bytes) / 1e9);
 
   const size_t hidden = static_cast<size_t>(c.hidden), vocab = static_cast<size_t>(c.vocab);
@@ -215,21 +237,26 @@ int run(const Options& o) {
     for (int m = 2; m <= most; ++m) {
       model.mark();
       model.step_m(tokens.data(), m, h.get(), logits.get());
-      const bool same = std::memcmp(h.get(), rows_h.data(), static_cast<size_t>(m) * hidden * 4) == 0 &&
-                        std::memcmp(logits.get(), rows_logits.data(), static_cast<size_t>(m) * vocab * 4) == 0;
+      const bool same =
+          std::memcmp(h.get(), rows_h.data(), static_cast<size_t>(m) * hidden * 4) == 0 &&
+          std::memcmp(logits.get(), rows_logits.data(), static_cast<size_t>(m) * vocab * 4) == 0;
       model.rollback();
       if (!same) {
         std::printf("M = %d DIFFERS from single steps\n", m);
         return 1;
       }
     }
-    std::printf("M = 2..%d equal single steps, after rollbacks: h_out and logits, all bytes\n", most);
+    std::printf("M = 2..%d equal single steps, after rollbacks: h_out and logits, all bytes\n",
+                most);
   }
 
-  std::string json = "{\"device\": \"" + std::string(prop.name) + "\", \"driver\": " + std::to_string(driver) + ", \"copy_gb_s\": " + std::to_string(rate) +
-                     ", \"load_s\": " + std::to_string(load_s) + ", \"weight_bytes\": " + std::to_string(info.weight_bytes) + ", \"steps\": [";
+  std::string json =
+      "{\"device\": \"" + std::string(prop.name) + "\", \"driver\": " + std::to_string(driver) +
+      ", \"copy_gb_s\": " + std::to_string(rate) + ", \"load_s\": " + std::to_string(load_s) +
+      ", \"weight_bytes\": " + std::to_string(info.weight_bytes) + ", \"steps\": [";
   for (int context : o.contexts) {
-    forward_to(context - o.repeats * 2 * 8 > 70 ? context - o.repeats * 2 * 8 : std::min(context / 2, 70));
+    forward_to(context - o.repeats * 2 * 8 > 70 ? context - o.repeats * 2 * 8
+                                                : std::min(context / 2, 70));
     for (int m : o.ms) {
       std::vector<double> device, wall;
       model.mark();
@@ -246,11 +273,16 @@ int run(const Options& o) {
       model.info(info);
       model.rollback();
       const double ms = median(device);
-      std::printf("context %6d M %d  device %7.3f ms (least %7.3f)  with logits on the host %7.3f ms  weights at %4.1f %% of the copy rate\n", info.position, m, ms,
-                  *std::min_element(device.begin(), device.end()), median(wall), static_cast<double>(info.weight_bytes) / ms / 1e4 / rate);
+      std::printf(
+          "context %6d M %d  device %7.3f ms (least %7.3f)  with logits on the host %7.3f ms  "
+          "weights at %4.1f %% of the copy rate\n",
+          info.position, m, ms, *std::min_element(device.begin(), device.end()), median(wall),
+          static_cast<double>(info.weight_bytes) / ms / 1e4 / rate);
       if (!backend->profile().empty()) std::printf("%s", backend->profile().c_str());
-      json += std::string(json.back() == '[' ? "" : ", ") + "{\"context\": " + std::to_string(info.position) + ", \"m\": " + std::to_string(m) +
-              ", \"device_ms\": " + std::to_string(ms) + ", \"wall_ms\": " + std::to_string(median(wall)) + "}";
+      json += std::string(json.back() == '[' ? "" : ", ") +
+              "{\"context\": " + std::to_string(info.position) + ", \"m\": " + std::to_string(m) +
+              ", \"device_ms\": " + std::to_string(ms) +
+              ", \"wall_ms\": " + std::to_string(median(wall)) + "}";
       std::fflush(stdout);
     }
   }
@@ -266,7 +298,8 @@ int run(const Options& o) {
   json += "], \"mark_rollback_us\": " + std::to_string(median(marks)) + "}\n";
   if (!o.json.empty()) {
     FILE* file = std::fopen(o.json.c_str(), "w");
-    if (!file || std::fputs(json.c_str(), file) < 0 || std::fclose(file)) fail(VCUDA_E_ARGUMENT, "%s: cannot be written", o.json.c_str());
+    if (!file || std::fputs(json.c_str(), file) < 0 || std::fclose(file))
+      fail(VCUDA_E_ARGUMENT, "%s: cannot be written", o.json.c_str());
   }
   return 0;
 }

@@ -1,10 +1,10 @@
 // Quantized activations (arith/quant.h) in the order of mma.sync.m16n8k32's B fragment.
 //
 // Rows in blocks of 8; a block of m rows is [groups] of act_stride(m) bytes. Of one group:
-//   hi [m][4][16]: thread t of a row: digit 2 of inputs 4t..4t+3 and 16+4t..16+4t+3, then digit 1 of the same
-//   lo [m][4][8]:  digit 0 likewise
-//   bias [pairs of rows][16]: b, b', b, b' with b = -8 * sum q (weights are stored as 0..15): an accumulator's start
-//   scale [pairs of rows][8]: float scales of the two rows
+//   hi [m][4][16]: thread t of a row: digit 2 of inputs 4t..4t+3 and 16+4t..16+4t+3, then digit 1
+//   of the same lo [m][4][8]:  digit 0 likewise bias [pairs of rows][16]: b, b', b, b' with b = -8
+//   * sum q (weights are stored as 0..15): an accumulator's start scale [pairs of rows][8]: float
+//   scales of the two rows
 #pragma once
 
 #include "arith/quant.h"
@@ -12,14 +12,17 @@
 
 namespace vcuda::gpu {
 
-__host__ __device__ __forceinline__ int act_stride(int m) { return m * 96 + ((m + 1) / 2 * 24 + 15) / 16 * 16; }
+__host__ __device__ __forceinline__ int act_stride(int m) {
+  return m * 96 + ((m + 1) / 2 * 24 + 15) / 16 * 16;
+}
 
 __host__ __device__ __forceinline__ size_t act_block_offset(int groups, int block) {
   return static_cast<size_t>(block) * groups * act_stride(kRowBlock);
 }
 
 // A warp holds one group of row `row` of m: lane k has input k. Writes the group's part of act.
-__device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, int groups, int group, int row, int m) {
+__device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, int groups,
+                                               int group, int row, int m) {
   const uint32_t most = warp_max(arith::as_bits(x) & 0x7fffffffu);
   const int e = arith::group_exponent(most);
   const int32_t q = e > 127 || most == 0 ? 0 : arith::fixed_point(x, e);
@@ -28,15 +31,18 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
   arith::split_digits(q, d2, d1, d0);
 
   // Four neighbours' bytes make a word; lane 4j ends up with the words of inputs 4j..4j+3.
-  uint32_t hi = static_cast<uint8_t>(d2) | static_cast<uint32_t>(static_cast<uint8_t>(d1)) << 16;  // bytes 0 and 2
+  uint32_t hi = static_cast<uint8_t>(d2) | static_cast<uint32_t>(static_cast<uint8_t>(d1))
+                                               << 16;  // bytes 0 and 2
   uint32_t lo = static_cast<uint8_t>(d0);
-  hi |= __shfl_down_sync(kFull, hi, 1) << 8;          // d2 of k, k+1 | d1 of k, k+1
+  hi |= __shfl_down_sync(kFull, hi, 1) << 8;  // d2 of k, k+1 | d1 of k, k+1
   lo |= __shfl_down_sync(kFull, lo, 1) << 8;
   const uint32_t hi2 = __shfl_down_sync(kFull, hi, 2);
   lo |= __shfl_down_sync(kFull, lo, 2) << 16;
 
-  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock), r = row % kRowBlock;
-  uint8_t* to = act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
+  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
+            r = row % kRowBlock;
+  uint8_t* to =
+      act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
   if (lane % 4 == 0) {
     const int half = lane / 16, t = lane % 16 / 4;
     uint32_t* words = reinterpret_cast<uint32_t*>(to + r * 64 + t * 16);

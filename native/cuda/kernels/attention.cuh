@@ -1,8 +1,10 @@
-// Full attention of m rows: norm and rotary of queries and keys and the append; partial results of chunks or spans; their merge.
+// Full attention of m rows: norm and rotary of queries and keys and the append; partial results of
+// chunks or spans; their merge.
 //
-// Cache per layer, as on the CPU: keys [Hkv][chunks][D][64], values [Hkv][chunks*64][D]. Which work a block does follows from the
-// position in device memory, so that a captured graph serves every position: few keys are split by chunk (each a partial
-// result), many by span (16 chunks, merged in the block): the contract's order makes both the same bits.
+// Cache per layer, as on the CPU: keys [Hkv][chunks][D][64], values [Hkv][chunks*64][D]. Which work
+// a block does follows from the position in device memory, so that a captured graph serves every
+// position: few keys are split by chunk (each a partial result), many by span (16 chunks, merged in
+// the block): the contract's order makes both the same bits.
 #pragma once
 
 #include <type_traits>
@@ -47,11 +49,13 @@ inline int attention_units(int context) {
 }
 
 // A warp a head of a row; held: D floats of shared memory.
-__device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const StepParams* step, int h, int row, int lane, float* held) {
+__device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const StepParams* step,
+                                                  int h, int row, int lane, float* held) {
   const int d = a.d;
   const bool is_q = h < a.q_heads;
   const int kv = h - a.q_heads, position = step->position + row;
-  float* x = a.in + static_cast<size_t>(row) * a.ld + (is_q ? h * 2 * d : a.q_heads * 2 * d + kv * d);
+  float* x =
+      a.in + static_cast<size_t>(row) * a.ld + (is_q ? h * 2 * d : a.q_heads * 2 * d + kv * d);
   const float* w = is_q ? a.q_norm : a.k_norm;
   constexpr int kMost = 16;  // 512 dimensions; all loads are on their way before the first use
   float own[kMost], weight[kMost], other[kMost];
@@ -66,7 +70,8 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
 #pragma unroll
   for (int j = 0; j < kMost; ++j)
     if (lane + 32 * j < d) sum = arith::fma32(own[j], own[j], sum);
-  const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(warp_tree(sum), static_cast<float>(d)) + a.eps));
+  const float r = arith::div32(
+      1.0f, arith::sqrt32(arith::div32(warp_tree(sum), static_cast<float>(d)) + a.eps));
 #pragma unroll
   for (int j = 0; j < kMost; ++j)
     if (lane + 32 * j < d) held[lane + 32 * j] = own[j] * r * weight[j];
@@ -74,7 +79,8 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
   for (int j = lane; j < a.half; j += 32) {
     double s, c;
     arith::sincos64(static_cast<double>(position) * static_cast<double>(a.inv_freq[j]), s, c);
-    const float sine = static_cast<float>(s), cosine = static_cast<float>(c), lo = held[j], hi = held[j + a.half];
+    const float sine = static_cast<float>(s), cosine = static_cast<float>(c), lo = held[j],
+                hi = held[j + a.half];
     held[j] = arith::fma32(lo, cosine, -(hi * sine));
     held[j + a.half] = arith::fma32(hi, cosine, lo * sine);
   }
@@ -83,7 +89,9 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
     for (int n = lane; n < d; n += 32) x[n] = held[n];
     return;
   }
-  float* key = a.keys + kv * a.head_floats + static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk + position % arith::kChunk;
+  float* key = a.keys + kv * a.head_floats +
+               static_cast<size_t>(position / arith::kChunk) * d * arith::kChunk +
+               position % arith::kChunk;
   float* value = a.values + kv * a.head_floats + static_cast<size_t>(position) * d;
 #pragma unroll
   for (int j = 0; j < kMost; ++j) {
@@ -95,11 +103,13 @@ __device__ __forceinline__ void attention_prepare(const AttentionArgs& a, const 
 }
 
 // grid: (ceil((Hq + Hkv) / 4), m), 128 threads
-static __global__ void __launch_bounds__(128) kernel_attention_prepare(AttentionArgs a, const StepParams* step) {
+static __global__ void __launch_bounds__(128)
+    kernel_attention_prepare(AttentionArgs a, const StepParams* step) {
   __shared__ float heads[4][512];
   wait_letting_go();
   const int warp = threadIdx.x / 32, h = blockIdx.x * 4 + warp;
-  if (h < a.q_heads + a.kv_heads) attention_prepare(a, step, h, blockIdx.y, threadIdx.x % 32, heads[warp]);
+  if (h < a.q_heads + a.kv_heads)
+    attention_prepare(a, step, h, blockIdx.y, threadIdx.x % 32, heads[warp]);
 }
 
 // Factors of a merge of (mx, s) with a later (mx', s').
@@ -114,24 +124,32 @@ struct Merge {
 
 constexpr int kAttentionThreads = 256;
 
-// Shared memory of a block in floats: queries [Q][4][D/4 + 4] (the pad spreads the lanes over the banks), scores [64][Q + 4], and of each query maximum, sum, two
-// factors and the keys it sees.
-__host__ __device__ constexpr int attention_shared_floats(int q, int d) { return q * (d + 16) + arith::kChunk * (q + 4) + 5 * q; }
+// Shared memory of a block in floats: queries [Q][4][D/4 + 4] (the pad spreads the lanes over the
+// banks), scores [64][Q + 4], and of each query maximum, sum, two factors and the keys it sees.
+__host__ __device__ constexpr int attention_shared_floats(int q, int d) {
+  return q * (d + 16) + arith::kChunk * (q + 4) + 5 * q;
+}
 
-// One unit for the queries [first, first + Q) of a key head; thread t of 256. Keys and values are read once. Scores: a thread has one
-// key and one of the contract's lanes over D. Values: a thread has the dimensions t, t + 256, ... V of them.
+// One unit for the queries [first, first + Q) of a key head; thread t of 256. Keys and values are
+// read once. Scores: a thread has one key and one of the contract's lanes over D. Values: a thread
+// has the dimensions t, t + 256, ... V of them.
 template <int Q, int V, class Sync>
-__device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position, const AttentionWork& work, int kv, int unit, int first, int t, float* shared,
-                                            Sync sync) {
-  static_assert(arith::kScoreLanes == 4 && arith::kExpLanes == 32, "four threads a key, a warp a query");
+__device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position,
+                                            const AttentionWork& work, int kv, int unit, int first,
+                                            int t, float* shared, Sync sync) {
+  static_assert(arith::kScoreLanes == 4 && arith::kExpLanes == 32,
+                "four threads a key, a warp a query");
   constexpr int kPitch = Q + 4;
-  const int lane = t % 32, warp = t / 32, d = a.d, quarter = d / 4, pitch = quarter + 4, r = a.per_kv(), most = a.m * r;
+  const int lane = t % 32, warp = t / 32, d = a.d, quarter = d / 4, pitch = quarter + 4,
+            r = a.per_kv(), most = a.m * r;
   float* queries = shared;
   float* scores = queries + Q * 4 * pitch;
   float* maxima = scores + arith::kChunk * kPitch;
   float *sums = maxima + Q, *before = sums + Q, *after = before + Q;
   int* visible = reinterpret_cast<int*>(after + Q);
-  auto count_of = [&](int q, int c) { return min(visible[q] - c * arith::kChunk, arith::kChunk); };  // keys of the chunk; 0 or less: none
+  auto count_of = [&](int q, int c) {
+    return min(visible[q] - c * arith::kChunk, arith::kChunk);
+  };  // keys of the chunk; 0 or less: none
   if (t < Q) visible[t] = position + min(first + t, most - 1) / r + 1;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
@@ -141,7 +159,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
     int row = first / r, head = first % r;
 #pragma unroll
     for (int i = 0; i < Q; ++i) {
-      x[i] = a.in[static_cast<size_t>(row) * a.ld + (static_cast<size_t>(kv) * r + head) * 2 * d + n];
+      x[i] =
+          a.in[static_cast<size_t>(row) * a.ld + (static_cast<size_t>(kv) * r + head) * 2 * d + n];
       if (first + i + 1 < most && ++head == r) head = 0, ++row;
     }
 #pragma unroll
@@ -154,7 +173,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
   for (int c = begin; c < end; ++c) {
     {
       const int l = t % 4, key = t / 4;
-      const float* keys = a.keys + kv * a.head_floats + (static_cast<size_t>(c) * d + l) * arith::kChunk + key;
+      const float* keys =
+          a.keys + kv * a.head_floats + (static_cast<size_t>(c) * d + l) * arith::kChunk + key;
       const float* q = queries + l * pitch;
       float sum[Q];
 #pragma unroll
@@ -163,7 +183,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
         constexpr int kBatch = decltype(batch)::value;
         float k[kBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) k[j] = keys[static_cast<size_t>(j0 + j) * 4 * arith::kChunk];
+        for (int j = 0; j < kBatch; ++j)
+          k[j] = keys[static_cast<size_t>(j0 + j) * 4 * arith::kChunk];
 #pragma unroll
         for (int i = 0; i < Q; ++i)
 #pragma unroll
@@ -197,7 +218,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
         const float other = __shfl_xor_sync(kFull, best, n);
         best = other > best ? other : best;
       }
-      const float e0 = first_in ? arith::exp32(s0 - best) : 0.0f, e1 = second_in ? arith::exp32(s1 - best) : 0.0f;
+      const float e0 = first_in ? arith::exp32(s0 - best) : 0.0f,
+                  e1 = second_in ? arith::exp32(s1 - best) : 0.0f;
       scores[lane * kPitch + i] = e0;
       scores[(lane + 32) * kPitch + i] = e1;
       float fold = 0.0f + e0;
@@ -219,7 +241,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
     for (int v = 0; v < V; ++v) {
       const int n = t + v * kAttentionThreads;
       if (n >= d) break;
-      const float* values = a.values + kv * a.head_floats + static_cast<size_t>(c) * arith::kChunk * d + n;
+      const float* values =
+          a.values + kv * a.head_floats + static_cast<size_t>(c) * arith::kChunk * d + n;
       float o[Q];
 #pragma unroll
       for (int i = 0; i < Q; ++i) o[i] = 0.0f;
@@ -255,7 +278,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
 #pragma unroll
       for (int i = 0; i < Q; ++i) {
         if (c == begin) total[v][i] = o[i];
-        else if (count_of(i, c) > 0) total[v][i] = arith::fma32(o[i], after[i], total[v][i] * before[i]);
+        else if (count_of(i, c) > 0)
+          total[v][i] = arith::fma32(o[i], after[i], total[v][i] * before[i]);
       }
     }
     sync();  // the next chunk's scores may be written
@@ -263,7 +287,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
 #pragma unroll
   for (int i = 0; i < Q; ++i) {
     if (first + i >= most || count_of(i, begin) <= 0) continue;
-    float* to = a.partial + ((static_cast<size_t>(kv) * most + first + i) * a.units + unit) * (d + 2);
+    float* to =
+        a.partial + ((static_cast<size_t>(kv) * most + first + i) * a.units + unit) * (d + 2);
 #pragma unroll
     for (int v = 0; v < V; ++v)
       if (t + v * kAttentionThreads < d) to[t + v * kAttentionThreads] = total[v][i];
@@ -273,34 +298,41 @@ __device__ __forceinline__ void attend_unit(const AttentionArgs& a, int position
 
 // 256 threads of a block take their share of the tasks.
 template <int Q, int V, class Sync>
-__device__ __forceinline__ void attend(const AttentionArgs& a, int position, const AttentionWork& work, int t, float* shared, Sync sync) {
+__device__ __forceinline__ void attend(const AttentionArgs& a, int position,
+                                       const AttentionWork& work, int t, float* shared, Sync sync) {
   const int groups = ceil_div(a.m * a.per_kv(), Q), total = a.kv_heads * work.units * groups;
   for (int task = blockIdx.x; task < total; task += gridDim.x) {
-    attend_unit<Q, V>(a, position, work, task / groups / work.units, task / groups % work.units, task % groups * Q, t, shared, sync);
+    attend_unit<Q, V>(a, position, work, task / groups / work.units, task / groups % work.units,
+                      task % groups * Q, t, shared, sync);
     sync();
   }
 }
 
-// grid: any number of blocks. Few keys: Q queries a block at a time; many: Many, where the arithmetic is the limit and not the number
-// of blocks.
+// grid: any number of blocks. Few keys: Q queries a block at a time; many: Many, where the
+// arithmetic is the limit and not the number of blocks.
 template <int Q, int Many, int V>
-static __global__ void __launch_bounds__(kAttentionThreads, Many > 8 ? 1 : 2) kernel_attention(AttentionArgs a, const StepParams* step) {
+static __global__ void __launch_bounds__(kAttentionThreads, Many > 8 ? 1 : 2)
+    kernel_attention(AttentionArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float attention_shared[];
   wait_letting_go();
   const AttentionWork work(step->position + a.m);
   auto sync = [] { __syncthreads(); };
-  if (Q != Many && work.per_unit > 1) attend<Many, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
+  if (Q != Many && work.per_unit > 1)
+    attend<Many, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
   else attend<Q, V>(a, step->position, work, threadIdx.x, attention_shared, sync);
 }
 
 // Thread n has dimension n of one head of a row; whole warps. Merges, divides, gates, quantizes.
-__device__ __forceinline__ void attention_merge(const AttentionArgs& a, const StepParams* step, int head, int row, int n) {
+__device__ __forceinline__ void attention_merge(const AttentionArgs& a, const StepParams* step,
+                                                int head, int row, int n) {
   const int lane = n % 32, r = a.per_kv(), kv = head / r, d = a.d;
   const int visible = step->position + row + 1;
   const AttentionWork work(step->position + a.m);
-  const int per_unit_keys = work.per_unit * arith::kChunk, units = (visible + per_unit_keys - 1) / per_unit_keys;
+  const int per_unit_keys = work.per_unit * arith::kChunk,
+            units = (visible + per_unit_keys - 1) / per_unit_keys;
   const int per_span = arith::kSpanChunks / work.per_unit;
-  const float* from = a.partial + (static_cast<size_t>(kv) * a.m * r + row * r + head % r) * a.units * (d + 2);
+  const float* from =
+      a.partial + (static_cast<size_t>(kv) * a.m * r + row * r + head % r) * a.units * (d + 2);
   const bool real = n < d;
   float total = 0.0f, total_mx = 0.0f, total_s = 1.0f;
   constexpr int kBatch = 8;
@@ -337,15 +369,19 @@ __device__ __forceinline__ void attention_merge(const AttentionArgs& a, const St
   }
   float v = 0.0f;
   if (real) {
-    const float gate = a.in[static_cast<size_t>(row) * a.ld + static_cast<size_t>(head) * 2 * d + d + n];
+    const float gate =
+        a.in[static_cast<size_t>(row) * a.ld + static_cast<size_t>(head) * 2 * d + d + n];
     v = arith::div32(total, total_s) * arith::sigmoid32(gate);
     a.out[static_cast<size_t>(row) * a.ld_out() + head * d + n] = v;
   }
-  if (d % 32 == 0) quantize_group(v, lane, a.act, a.ld_out() / arith::kGroup, (head * d + n) / arith::kGroup, row, a.m);
+  if (d % 32 == 0)
+    quantize_group(v, lane, a.act, a.ld_out() / arith::kGroup, (head * d + n) / arith::kGroup, row,
+                   a.m);
 }
 
 // grid: (Hq, m), threads: D rounded up to 32
-static __global__ void __launch_bounds__(512) kernel_attention_merge(AttentionArgs a, const StepParams* step) {
+static __global__ void __launch_bounds__(512)
+    kernel_attention_merge(AttentionArgs a, const StepParams* step) {
   wait_letting_go();
   attention_merge(a, step, blockIdx.x, blockIdx.y, threadIdx.x);
 }

@@ -1,9 +1,10 @@
-// What every kernel uses: the step's parameters in device memory, warp reductions of the contract, and the two instructions that
-// let a kernel's start overlap its predecessor's end.
+// What every kernel uses: the step's parameters in device memory, warp reductions of the contract,
+// and the two instructions that let a kernel's start overlap its predecessor's end.
 //
-// Overlap (programmatic dependent launch): a kernel may start while the one before it still runs. Until its wait returns it may
-// only read weights. A projection (wait_for_predecessor) lets its successor start after its own wait, so that this one may also
-// read what kernels before the projection wrote; the small operations (wait_letting_go) let theirs, a projection, start at once:
+// Overlap (programmatic dependent launch): a kernel may start while the one before it still runs.
+// Until its wait returns it may only read weights. A projection (wait_for_predecessor) lets its
+// successor start after its own wait, so that this one may also read what kernels before the
+// projection wrote; the small operations (wait_letting_go) let theirs, a projection, start at once:
 // it fills its ring with weights meanwhile. After the wait everything is visible.
 #pragma once
 
@@ -17,12 +18,12 @@
 
 namespace vcuda::gpu {
 
-constexpr int kMaxRows = 64;   // mmax, as model.cpp limits it
-constexpr int kRowBlock = 8;   // rows that one pass over the weights serves
+constexpr int kMaxRows = 64;  // mmax, as model.cpp limits it
+constexpr int kRowBlock = 8;  // rows that one pass over the weights serves
 constexpr unsigned kFull = 0xffffffffu;
 
-// One step's inputs. The host writes a copy in mapped memory, the first kernel of the step brings it to the device: so a captured
-// graph stays valid from step to step.
+// One step's inputs. The host writes a copy in mapped memory, the first kernel of the step brings
+// it to the device: so a captured graph stays valid from step to step.
 struct StepParams {
   int position;
   float *s_from, *conv_from, *s_to, *conv_to;

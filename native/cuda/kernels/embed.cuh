@@ -1,4 +1,5 @@
-// Brings the step's parameters to the device and reads the embedding rows: x[i] = float32 of row tokens[i].
+// Brings the step's parameters to the device and reads the embedding rows: x[i] = float32 of row
+// tokens[i].
 #pragma once
 
 #include "arith/half.h"
@@ -19,7 +20,8 @@ __device__ __forceinline__ void embed_row(const EmbedArgs& a, int row, int t, in
   const int token = *const_cast<const volatile int*>(&a.mapped->tokens[row]);
   if (row == 0) {
     const volatile uint32_t* from = reinterpret_cast<const volatile uint32_t*>(a.mapped);
-    for (int i = t; i < static_cast<int>(sizeof(StepParams) / 4); i += threads) reinterpret_cast<uint32_t*>(a.params)[i] = from[i];
+    for (int i = t; i < static_cast<int>(sizeof(StepParams) / 4); i += threads)
+      reinterpret_cast<uint32_t*>(a.params)[i] = from[i];
   }
   const size_t first = static_cast<size_t>(token) * a.n;
   float* x = a.x + static_cast<size_t>(row) * a.n;

@@ -1,9 +1,11 @@
-// The whole step as one kernel on Hopper: a program of phases with a barrier of the grid between them.
+// The whole step as one kernel on Hopper: a program of phases with a barrier of the grid between
+// them.
 //
-// Launched one by one, a step is some 500 kernels, and each boundary drains and refills the memory system. Here every block stays on
-// its multiprocessor and the producer thread streams the weights of all projections, one after the other, through one ring: while
-// the other warps are in a norm, at a barrier or in the recurrence, the ring fills with the next projection's weights.
-// The operations are the functions that the single kernels use: the same bits.
+// Launched one by one, a step is some 500 kernels, and each boundary drains and refills the memory
+// system. Here every block stays on its multiprocessor and the producer thread streams the weights
+// of all projections, one after the other, through one ring: while the other warps are in a norm,
+// at a barrier or in the recurrence, the ring fills with the next projection's weights. The
+// operations are the functions that the single kernels use: the same bits.
 #pragma once
 
 #include "kernels/attention.cuh"
@@ -16,7 +18,18 @@
 
 namespace vcuda::gpu {
 
-enum class PhaseType : int { kEmbed, kNorm, kProject, kGdnLarge, kGdnSmall, kPrepare, kAttend, kMerge, kSwiglu, kCheck };
+enum class PhaseType : int {
+  kEmbed,
+  kNorm,
+  kProject,
+  kGdnLarge,
+  kGdnSmall,
+  kPrepare,
+  kAttend,
+  kMerge,
+  kSwiglu,
+  kCheck
+};
 
 struct Phase {
   PhaseType type;
@@ -34,7 +47,8 @@ struct Phase {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
-// Every block's workers arrive; what they wrote is visible to all afterwards (to bulk copies after a proxy fence of their thread).
+// Every block's workers arrive; what they wrote is visible to all afterwards (to bulk copies after
+// a proxy fence of their thread).
 __device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned target, int worker) {
   named_barrier<2, kRingWorkers>();
   if (worker == 0) {
@@ -47,11 +61,13 @@ __device__ __forceinline__ void grid_barrier(unsigned* counter, unsigned target,
   named_barrier<2, kRingWorkers>();
 }
 
-constexpr int kWorkerWarps = kRingWorkers / 32, kBody = kConsumers * 32;  // warps of the warp-wise operations; threads of the others
+constexpr int kWorkerWarps = kRingWorkers / 32,
+              kBody = kConsumers * 32;  // warps of the warp-wise operations; threads of the others
 
 // One projection's consumer, out of line: the registers of its loop are its own.
 template <int R>
-__device__ __noinline__ void fused_consume(RingConsumer* state, const RingPlan* from_plan, const Projection* from) {
+__device__ __noinline__ void fused_consume(RingConsumer* state, const RingPlan* from_plan,
+                                           const Projection* from) {
   extern __shared__ __align__(128) uint8_t shared[];
   const RingBlock block(shared);
   const RingPlan plan = *from_plan;
@@ -62,30 +78,38 @@ __device__ __noinline__ void fused_consume(RingConsumer* state, const RingPlan* 
 }
 
 template <int J, int C>
-__device__ __noinline__ void fused_gdn(const GdnArgs* from, const StepParams* step, int scratch_at) {
+__device__ __noinline__ void fused_gdn(const GdnArgs* from, const StepParams* step,
+                                       int scratch_at) {
   extern __shared__ __align__(128) uint8_t shared[];
   const GdnArgs a = *from;
   auto sync = [] { named_barrier<3, kBody>(); };
   for (int head = blockIdx.x; head < a.v_heads; head += gridDim.x) {
-    gdn_head<J, C>(a, step, head, threadIdx.x, kBody, reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
+    gdn_head<J, C>(
+        a, step, head, threadIdx.x, kBody, reinterpret_cast<float*>(shared + scratch_at), [] {},
+        sync);
     sync();
   }
 }
 
 template <int Q>
-__device__ __noinline__ void fused_attend(const AttentionArgs* from, const StepParams* step, int scratch_at) {
+__device__ __noinline__ void fused_attend(const AttentionArgs* from, const StepParams* step,
+                                          int scratch_at) {
   extern __shared__ __align__(128) uint8_t shared[];
   const AttentionArgs a = *from;
   const AttentionWork work(step->position + a.m);
-  attend<Q, 1>(a, step->position, work, threadIdx.x, reinterpret_cast<float*>(shared + scratch_at), [] { named_barrier<3, kBody>(); });
+  attend<Q, 1>(a, step->position, work, threadIdx.x, reinterpret_cast<float*>(shared + scratch_at),
+               [] { named_barrier<3, kBody>(); });
 }
 
-__device__ __noinline__ void fused_prepare(const AttentionArgs* from, const StepParams* step, int worker, int scratch_at) {
+__device__ __noinline__ void fused_prepare(const AttentionArgs* from, const StepParams* step,
+                                           int worker, int scratch_at) {
   extern __shared__ __align__(128) uint8_t shared[];
   const AttentionArgs a = *from;
   const int heads = a.q_heads + a.kv_heads;
-  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < heads * a.m; task += gridDim.x * kWorkerWarps) {
-    attention_prepare(a, step, task % heads, task / heads, worker % 32, reinterpret_cast<float*>(shared + scratch_at) + worker / 32 * 256);
+  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < heads * a.m;
+       task += gridDim.x * kWorkerWarps) {
+    attention_prepare(a, step, task % heads, task / heads, worker % 32,
+                      reinterpret_cast<float*>(shared + scratch_at) + worker / 32 * 256);
     __syncwarp();
   }
 }
@@ -93,7 +117,8 @@ __device__ __noinline__ void fused_prepare(const AttentionArgs* from, const Step
 __device__ __noinline__ void fused_merge(const AttentionArgs* from, const StepParams* step) {
   const AttentionArgs a = *from;
   if (static_cast<int>(threadIdx.x) / 32 >= (a.d + 31) / 32) return;
-  for (int task = blockIdx.x; task < a.q_heads * a.m; task += gridDim.x) attention_merge(a, step, task % a.q_heads, task / a.q_heads, threadIdx.x);
+  for (int task = blockIdx.x; task < a.q_heads * a.m; task += gridDim.x)
+    attention_merge(a, step, task % a.q_heads, task / a.q_heads, threadIdx.x);
 }
 
 __device__ __noinline__ void fused_norm(const NormArgs* from, int scratch_at) {
@@ -101,7 +126,9 @@ __device__ __noinline__ void fused_norm(const NormArgs* from, int scratch_at) {
   const NormArgs a = *from;
   auto sync = [] { named_barrier<3, kBody>(); };
   for (int task = blockIdx.x; task < a.parts() * a.m; task += gridDim.x) {
-    norm_part(a, task % a.parts(), task / a.parts(), threadIdx.x, reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
+    norm_part(
+        a, task % a.parts(), task / a.parts(), threadIdx.x,
+        reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
     sync();
   }
 }
@@ -109,15 +136,17 @@ __device__ __noinline__ void fused_norm(const NormArgs* from, int scratch_at) {
 __device__ __noinline__ void fused_swiglu(const SwigluArgs* from, int worker) {
   const SwigluArgs a = *from;
   const int groups = a.n / arith::kGroup;
-  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < groups * a.m; task += gridDim.x * kWorkerWarps)
+  for (int task = blockIdx.x * kWorkerWarps + worker / 32; task < groups * a.m;
+       task += gridDim.x * kWorkerWarps)
     swiglu_group(a, task % groups, task / groups, worker % 32);
 }
 #endif
 
-// grid: clusters of 2 blocks of kRingThreads, all of them resident. counter: 0 at the start. times: NULL, or the clock before each phase and
-// after the last.
+// grid: clusters of 2 blocks of kRingThreads, all of them resident. counter: 0 at the start. times:
+// NULL, or the clock before each phase and after the last.
 static __global__ void __launch_bounds__(kRingThreads, 1)
-    kernel_fused_step(const Phase* program, int count, RingPlan plan, const StepParams* step, unsigned* counter, long long* times) {
+    kernel_fused_step(const Phase* program, int count, RingPlan plan, const StepParams* step,
+                      unsigned* counter, long long* times) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(16) uint32_t copies[2][(sizeof(Phase) + 3) / 4];
@@ -129,18 +158,21 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
     if (lane == 0) {
       RingProducer producer;
       for (int i = 0; i < count; ++i)
-        if (program[i].type == PhaseType::kProject) producer.run(block, plan, program[i].project.weights, program[i].project.q);
+        if (program[i].type == PhaseType::kProject)
+          producer.run(block, plan, program[i].project.weights, program[i].project.q);
     }
     return;
   }
 
   const bool consumer_warp = warp < kConsumers;
-  const int reducer_index = warp - kConsumers - 1, worker = consumer_warp ? threadIdx.x : threadIdx.x - 32;
+  const int reducer_index = warp - kConsumers - 1,
+            worker = consumer_warp ? threadIdx.x : threadIdx.x - 32;
   RingConsumer consumer;
   RingReducer reducer;
   auto fetch = [&](int i) {  // a phase's description into shared memory
     if (reducer_index == kReducers - 1 && i < count)
-      for (int k = lane; k < static_cast<int>(sizeof copies[0] / 4); k += 32) copies[i % 2][k] = reinterpret_cast<const uint32_t*>(program + i)[k];
+      for (int k = lane; k < static_cast<int>(sizeof copies[0] / 4); k += 32)
+        copies[i % 2][k] = reinterpret_cast<const uint32_t*>(program + i)[k];
   };
   fetch(0);
   named_barrier<2, kRingWorkers>();
@@ -151,7 +183,8 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
     if (times && blockIdx.x == 0 && worker == 0) times[i] = clock64();
     switch (phase.type) {
       case PhaseType::kEmbed:
-        if (static_cast<int>(blockIdx.x) < phase.embed.rows) embed_row(phase.embed, blockIdx.x, worker, kRingWorkers);
+        if (static_cast<int>(blockIdx.x) < phase.embed.rows)
+          embed_row(phase.embed, blockIdx.x, worker, kRingWorkers);
         break;
       case PhaseType::kNorm:
         if (consumer_warp) fused_norm(&phase.norm, plan.sums);
@@ -178,16 +211,15 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
         break;
       case PhaseType::kPrepare: fused_prepare(&phase.attention, step, worker, plan.sums); break;
       case PhaseType::kAttend:
-        if (consumer_warp) {
-          fused_attend<8>(&phase.attention, step, plan.sums);
-        }
+        if (consumer_warp) { fused_attend<8>(&phase.attention, step, plan.sums); }
         break;
       case PhaseType::kMerge:
         if (consumer_warp) fused_merge(&phase.attention, step);
         break;
       case PhaseType::kSwiglu: fused_swiglu(&phase.swiglu, worker); break;
       case PhaseType::kCheck:
-        check_finite(phase.check, static_cast<size_t>(blockIdx.x) * kRingWorkers + worker, static_cast<size_t>(gridDim.x) * kRingWorkers);
+        check_finite(phase.check, static_cast<size_t>(blockIdx.x) * kRingWorkers + worker,
+                     static_cast<size_t>(gridDim.x) * kRingWorkers);
         break;
     }
     if (i + 1 < count) grid_barrier(counter, gridDim.x * static_cast<unsigned>(i + 1), worker);

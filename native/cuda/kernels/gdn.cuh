@@ -1,8 +1,10 @@
-// Gated DeltaNet core: convolution, l2 norms, the delta rule for all rows, gated norm; a block a value head.
+// Gated DeltaNet core: convolution, l2 norms, the delta rule for all rows, gated norm; a block a
+// value head.
 //
-// S is read once and written once, whatever m is. Eight threads share a column: thread l of them has the rows l, l+8, ... of S,
-// which are the contract's lanes. J = dk / 8 rows and C columns a thread keep S in registers; J = 0 is for other sizes and
-// keeps it in memory. Order of a head in memory: [J/4][dv][8][4] floats, J = 0: [dk][dv].
+// S is read once and written once, whatever m is. Eight threads share a column: thread l of them
+// has the rows l, l+8, ... of S, which are the contract's lanes. J = dk / 8 rows and C columns a
+// thread keep S in registers; J = 0 is for other sizes and keeps it in memory. Order of a head in
+// memory: [J/4][dv][8][4] floats, J = 0: [dk][dv].
 #pragma once
 
 #include <type_traits>
@@ -13,11 +15,11 @@
 namespace vcuda::gpu {
 
 struct GdnArgs {
-  const float* in;         // [m, ld_in]: u | z | b | a
-  const float* conv;       // [taps, conv_dim]
+  const float* in;    // [m, ld_in]: u | z | b | a
+  const float* conv;  // [taps, conv_dim]
   const float *a_neg, *dt_bias, *norm;
   size_t s_offset, conv_offset;  // of this layer, in floats
-  float* out;              // [m, value_dim]
+  float* out;                    // [m, value_dim]
   uint8_t* act;
   int m, ld_in, k_heads, v_heads, dk, dv, taps;
   float q_factor, eps;
@@ -40,16 +42,22 @@ __device__ __forceinline__ float gdn_tree(float x) {  // over the 8 threads of a
   return x + __shfl_xor_sync(kFull, x, 4);
 }
 
-// Shared memory in floats: keys and queries as [8 rows][8 lanes][dk / 8 + 4] (the pad spreads the lanes over the banks), values and
-// outputs [8][dv], beta and decay [8].
-__host__ __device__ inline int gdn_shared_floats(int dk, int dv) { return kRowBlock * (2 * 8 * (dk / 8 + 4) + 2 * dv + 2); }
+// Shared memory in floats: keys and queries as [8 rows][8 lanes][dk / 8 + 4] (the pad spreads the
+// lanes over the banks), values and outputs [8][dv], beta and decay [8].
+__host__ __device__ inline int gdn_shared_floats(int dk, int dv) {
+  return kRowBlock * (2 * 8 * (dk / 8 + 4) + 2 * dv + 2);
+}
 
-// One value head; threads = dv * 8 / C (J = 0: any number of warps). ready() returns when `in` is there.
+// One value head; threads = dv * 8 / C (J = 0: any number of warps). ready() returns when `in` is
+// there.
 template <int J, int C, class Ready, class Sync>
-__device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step, int head, int t, int threads, float* shared, Ready ready, Sync sync) {
-  static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32, "8 threads a column, a warp a head");
+__device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step, int head, int t,
+                                         int threads, float* shared, Ready ready, Sync sync) {
+  static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32,
+                "8 threads a column, a warp a head");
   const int lane = t % 32, warp = t / 32, warps = threads / 32;
-  const int dk = J ? J * 8 : a.dk, dv = a.dv, repeat = a.v_heads / a.k_heads, k_head = head / repeat;
+  const int dk = J ? J * 8 : a.dk, dv = a.dv, repeat = a.v_heads / a.k_heads,
+            k_head = head / repeat;
   const int jn = J ? J : dk / 8, lane_stride = jn + 4, key_stride = 8 * lane_stride;
   float* keys = shared;
   float* queries = keys + kRowBlock * key_stride;
@@ -72,21 +80,26 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     for (int c = 0; c < kC; ++c)
 #pragma unroll
       for (int j = 0; j < kJ / 4; ++j) {
-        const float4 v = reinterpret_cast<const float4*>(s_from)[(j * dv + c * (threads / 8)) * 8 + t];
+        const float4 v =
+            reinterpret_cast<const float4*>(s_from)[(j * dv + c * (threads / 8)) * 8 + t];
         s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
       }
   }
-  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread keeps a channel's window in registers.
+  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread keeps a channel's window in
+  // registers.
   const int width = 2 * dk + dv;
   auto channel_of = [&](int i) {
-    return i < dk ? k_head * dk + i : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk : 2 * a.key_dim() + head * dv + i - 2 * dk;
+    return i < dk       ? k_head * dk + i
+           : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk
+                        : 2 * a.key_dim() + head * dv + i - 2 * dk;
   };
   const bool windowed = a.taps == 4;
   ready();
 
   // Input of channel ch at row: of this batch, or the history's where row is negative.
   auto input = [&](int row, int ch) {
-    return row < 0 ? conv_from[static_cast<size_t>(row + history) * conv_dim + ch] : a.in[static_cast<size_t>(row) * a.ld_in + ch];
+    return row < 0 ? conv_from[static_cast<size_t>(row + history) * conv_dim + ch]
+                   : a.in[static_cast<size_t>(row) * a.ld_in + ch];
   };
   auto keep = [&](int row, int i, float y) {
     if (i < 2 * dk) {
@@ -101,9 +114,11 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     const int rows = min(a.m - row0, kRowBlock);
     if (row0 > 0) sync();  // the last block's outputs have been read
     if (t >= threads - 32 && lane < rows) {
-      const float* scalars = a.in + static_cast<size_t>(row0 + lane) * a.ld_in + conv_dim + a.value_dim();
+      const float* scalars =
+          a.in + static_cast<size_t>(row0 + lane) * a.ld_in + conv_dim + a.value_dim();
       betas[lane] = arith::sigmoid32(scalars[head]);
-      decays[lane] = arith::exp32(a.a_neg[head] * arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
+      decays[lane] = arith::exp32(a.a_neg[head] *
+                                  arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
     }
     // Gates of the row that this warp norms, fetched before they are needed.
     constexpr int kGates = 4;
@@ -113,7 +128,9 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
 #pragma unroll
       for (int j = 0; j < kGates; ++j) {
         const int n = lane + 32 * j;
-        gate[j] = n < dv ? a.in[static_cast<size_t>(row0 + warp) * a.ld_in + conv_dim + head * dv + n] : 0.0f;
+        gate[j] = n < dv
+                      ? a.in[static_cast<size_t>(row0 + warp) * a.ld_in + conv_dim + head * dv + n]
+                      : 0.0f;
         norm_weight[j] = n < dv ? a.norm[n] : 0.0f;
       }
     }
@@ -124,7 +141,9 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
 #pragma unroll
         for (int j = 0; j < 3; ++j) window[j] = input(row0 - 3 + j, ch);
 #pragma unroll
-        for (int row = 0; row < kRowBlock; ++row) window[3 + row] = row < rows ? a.in[static_cast<size_t>(row0 + row) * a.ld_in + ch] : 0.0f;
+        for (int row = 0; row < kRowBlock; ++row)
+          window[3 + row] =
+              row < rows ? a.in[static_cast<size_t>(row0 + row) * a.ld_in + ch] : 0.0f;
 #pragma unroll
         for (int j = 0; j < 4; ++j) tap[j] = a.conv[static_cast<size_t>(j) * conv_dim + ch];
         auto convolve = [&](auto first, auto count) {  // rows [first, first + count), interleaved
@@ -142,19 +161,24 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
         convolve(integral_constant<int, 0>{}, integral_constant<int, 1>{});
         if (rows > 1) convolve(integral_constant<int, 1>{}, integral_constant<int, 3>{});
         if (rows > 4) convolve(integral_constant<int, 4>{}, integral_constant<int, 4>{});
-        if (row0 + rows == a.m && (i >= 2 * dk || head % repeat == 0)) {  // the last block: its last three inputs are the history
+        if (row0 + rows == a.m &&
+            (i >= 2 * dk ||
+             head % repeat == 0)) {  // the last block: its last three inputs are the history
 #pragma unroll
           for (int n = 1; n <= kRowBlock; ++n)
             if (n == rows)
 #pragma unroll
-              for (int j = 0; j < 3; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = window[n + j];
+              for (int j = 0; j < 3; ++j)
+                conv_to[static_cast<size_t>(j) * conv_dim + ch] = window[n + j];
         }
       }
     } else {
       for (int task = t; task < rows * width; task += threads) {
         const int row = task / width, i = task % width, ch = channel_of(i);
         float sum = 0.0f;
-        for (int j = 0; j < a.taps; ++j) sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch], input(row0 + row - history + j, ch), sum);
+        for (int j = 0; j < a.taps; ++j)
+          sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch],
+                             input(row0 + row - history + j, ch), sum);
         keep(row, i, arith::silu32(sum));
       }
     }
@@ -182,8 +206,10 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
         float k[kJ], q[kJ];
 #pragma unroll
         for (int j = 0; j < kJ / 4; ++j) {
-          const float4 kv = *reinterpret_cast<const float4*>(keys + row * key_stride + l * lane_stride + 4 * j);
-          const float4 qv = *reinterpret_cast<const float4*>(queries + row * key_stride + l * lane_stride + 4 * j);
+          const float4 kv =
+              *reinterpret_cast<const float4*>(keys + row * key_stride + l * lane_stride + 4 * j);
+          const float4 qv = *reinterpret_cast<const float4*>(queries + row * key_stride +
+                                                             l * lane_stride + 4 * j);
           k[4 * j] = kv.x, k[4 * j + 1] = kv.y, k[4 * j + 2] = kv.z, k[4 * j + 3] = kv.w;
           q[4 * j] = qv.x, q[4 * j + 1] = qv.y, q[4 * j + 2] = qv.z, q[4 * j + 3] = qv.w;
         }
@@ -218,14 +244,20 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       }
     } else {
       const int l = t % 8, last = ceil_div(dv, threads / 8) * (threads / 8);
-      for (int n = t / 8; n < last; n += threads / 8) {  // whole warps, for the shuffles; columns past dv work on column 0 and keep nothing
+      for (int n = t / 8; n < last;
+           n +=
+           threads /
+           8) {  // whole warps, for the shuffles; columns past dv work on column 0 and keep nothing
         const bool real = n < dv;
         const int column = real ? n : 0;
         for (int row = 0; row < rows; ++row) {
           const float* from = row0 + row == 0 ? s_from : s_to;
-          const float *k = keys + row * key_stride + l * lane_stride, *q = queries + row * key_stride + l * lane_stride;
+          const float *k = keys + row * key_stride + l * lane_stride,
+                      *q = queries + row * key_stride + l * lane_stride;
           float memory = 0.0f, o = 0.0f;
-          for (int j = 0; j < jn; ++j) memory = arith::fma32(decays[row] * from[static_cast<size_t>(j * 8 + l) * dv + column], k[j], memory);
+          for (int j = 0; j < jn; ++j)
+            memory = arith::fma32(decays[row] * from[static_cast<size_t>(j * 8 + l) * dv + column],
+                                  k[j], memory);
           const float d = betas[row] * (values[row * dv + column] - gdn_tree(memory));
           for (int j = 0; j < jn; ++j) {
             const size_t at = static_cast<size_t>(j * 8 + l) * dv + column;
@@ -243,7 +275,8 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     for (int row = warp; row < rows; row += warps) {  // gated norm: a warp a row
       float* o = outputs + row * dv;
       const float ss = head_square_sum(o, dv, lane);
-      const float r = arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(dv)) + a.eps));
+      const float r =
+          arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(dv)) + a.eps));
       float* out = a.out + static_cast<size_t>(row0 + row) * a.value_dim() + head * dv;
       auto finish = [&](int n0, float z, float w) {
         const int n = n0 + lane;
@@ -252,8 +285,11 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
           v = o[n] * r * w * arith::silu32(z);
           out[n] = v;
         }
-        // Groups of 32 lie inside a head only when dv is a multiple of 32; the host quantizes otherwise.
-        if (dv % 32 == 0) quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup, (head * dv + n0) / arith::kGroup, row0 + row, a.m);
+        // Groups of 32 lie inside a head only when dv is a multiple of 32; the host quantizes
+        // otherwise.
+        if (dv % 32 == 0)
+          quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup,
+                         (head * dv + n0) / arith::kGroup, row0 + row, a.m);
       };
       if (early) {
 #pragma unroll
@@ -261,29 +297,37 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
           if (32 * j < dv) finish(32 * j, gate[j], norm_weight[j]);
       } else {
         const float* z = a.in + static_cast<size_t>(row0 + row) * a.ld_in + conv_dim + head * dv;
-        for (int n0 = 0; n0 < dv; n0 += 32) finish(n0, n0 + lane < dv ? z[n0 + lane] : 0.0f, n0 + lane < dv ? a.norm[n0 + lane] : 0.0f);
+        for (int n0 = 0; n0 < dv; n0 += 32)
+          finish(n0, n0 + lane < dv ? z[n0 + lane] : 0.0f,
+                 n0 + lane < dv ? a.norm[n0 + lane] : 0.0f);
       }
     }
   }
   for (int i = t; !windowed && i < width; i += threads) {
-    if (i < 2 * dk && head % repeat != 0) continue;  // value heads share a key head: the first one keeps its history
+    if (i < 2 * dk && head % repeat != 0)
+      continue;  // value heads share a key head: the first one keeps its history
     const int ch = channel_of(i);
-    for (int j = 0; j < history; ++j) conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
+    for (int j = 0; j < history; ++j)
+      conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
   }
   if constexpr (J != 0) {
 #pragma unroll
     for (int c = 0; c < kC; ++c)
 #pragma unroll
       for (int j = 0; j < kJ / 4; ++j)
-        reinterpret_cast<float4*>(s_to)[(j * dv + c * (threads / 8)) * 8 + t] = {s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
+        reinterpret_cast<float4*>(s_to)[(j * dv + c * (threads / 8)) * 8 + t] = {
+            s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
   }
 }
 
 // grid: v_heads blocks of dv * 8 / C threads (J = 0: 256)
 template <int J, int C>
-static __global__ void __launch_bounds__(J ? 512 : 256) kernel_gdn(GdnArgs a, const StepParams* step) {
+static __global__ void __launch_bounds__(J ? 512 : 256)
+    kernel_gdn(GdnArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float gdn_shared[];
-  gdn_head<J, C>(a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_letting_go(); }, [] { __syncthreads(); });
+  gdn_head<J, C>(
+      a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_letting_go(); },
+      [] { __syncthreads(); });
 }
 
 }  // namespace vcuda::gpu

@@ -1,4 +1,5 @@
-// Float32 rows of a projection: a warp a weight row and an activation row; lane l folds inputs l, l+32, ...
+// Float32 rows of a projection: a warp a weight row and an activation row; lane l folds inputs l,
+// l+32, ...
 #pragma once
 
 #include "kernels/common.cuh"
@@ -6,7 +7,9 @@
 namespace vcuda::gpu {
 
 // grid: (ceil(rows / 4), m), 128 threads. y[i*ld + r] = or += W x.
-static __global__ void __launch_bounds__(128) kernel_project_float(const float* w, const float* x, int cols, int rows, float* y, int ld, bool add) {
+static __global__ void __launch_bounds__(128)
+    kernel_project_float(const float* w, const float* x, int cols, int rows, float* y, int ld,
+                         bool add) {
   static_assert(arith::kFloatLanes == 32, "one thread a lane");
   wait_for_predecessor();
   const int r = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.y;

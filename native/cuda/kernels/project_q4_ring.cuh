@@ -7,7 +7,8 @@ namespace vcuda::gpu {
 
 // grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R.
 template <int R>
-static __global__ void __launch_bounds__(kRingThreads, 1) kernel_project_ring(Projection p, RingPlan plan) {
+static __global__ void __launch_bounds__(kRingThreads, 1)
+    kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   const RingBlock block(shared);

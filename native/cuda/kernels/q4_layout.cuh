@@ -1,14 +1,17 @@
-// Q4 weights in the order in which the projection kernel reads them, and the kernel that packs them.
+// Q4 weights in the order in which the projection kernel reads them, and the kernel that packs
+// them.
 //
-// A tile is 16 rows by one group of 32 inputs: 256 bytes of nibbles and 16 float16 scales, the A fragment of
-// mma.sync.m16n8k32. A cell is what one warp does in one superstep (16 groups, one of each of the contract's lanes): `tiles`
-// tiles of consecutive rows at one group. A slab is `tiles * split` tiles of rows over all inputs; a cluster of `cluster` blocks
-// walks it, and block `rank` owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
+// A tile is 16 rows by one group of 32 inputs: 256 bytes of nibbles and 16 float16 scales, the A
+// fragment of mma.sync.m16n8k32. A cell is what one warp does in one superstep (16 groups, one of
+// each of the contract's lanes): `tiles` tiles of consecutive rows at one group. A slab is `tiles *
+// split` tiles of rows over all inputs; a cluster of `cluster` blocks walks it, and block `rank`
+// owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
 // and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][superstep][warp] cells.
 //
-// Cell: tiles in pairs [lane 32][4 words: tile 0's two, tile 1's two], an odd last tile [lane 32][2 words]; then scales, tiles in
-// fours [row 8][tile 4][row, row+8], the rest [row 8][tile][row, row+8]. Word 0 of thread 4r+t: low nibbles row r, high nibbles
-// row r+8, inputs 4t..4t+3; word 1: inputs 16+4t... Nibbles are weight + 8; padding is weight 0, scale 0.
+// Cell: tiles in pairs [lane 32][4 words: tile 0's two, tile 1's two], an odd last tile [lane 32][2
+// words]; then scales, tiles in fours [row 8][tile 4][row, row+8], the rest [row 8][tile][row,
+// row+8]. Word 0 of thread 4r+t: low nibbles row r, high nibbles row r+8, inputs 4t..4t+3; word 1:
+// inputs 16+4t... Nibbles are weight + 8; padding is weight 0, scale 0.
 #pragma once
 
 #include "arith/synth.h"
@@ -27,8 +30,12 @@ struct Q4Shape {
   __host__ __device__ int per_block() const { return arith::kQ4Lanes / cluster; }
   __host__ __device__ int split() const { return warps / per_block(); }
   __host__ __device__ int slab_tiles() const { return tiles * split(); }
-  __host__ __device__ int slabs() const { return ((rows + 15) / 16 + slab_tiles() - 1) / slab_tiles(); }
-  __host__ __device__ int supersteps() const { return (groups + arith::kQ4Lanes - 1) / arith::kQ4Lanes; }
+  __host__ __device__ int slabs() const {
+    return ((rows + 15) / 16 + slab_tiles() - 1) / slab_tiles();
+  }
+  __host__ __device__ int supersteps() const {
+    return (groups + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+  }
   __host__ __device__ int cell_bytes() const { return tiles * kTileBytes; }
   __host__ __device__ size_t cell(int slab, int rank, int superstep, int warp) const {
     return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
@@ -36,7 +43,7 @@ struct Q4Shape {
   __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
 };
 
-struct Q4Source {  // one of the stacked tensors
+struct Q4Source {          // one of the stacked tensors
   const uint8_t* nibbles;  // device copy of the caller's bytes, or NULL: made from the stream
   const uint16_t* scales;
   arith::SynthStream stream;
@@ -56,7 +63,8 @@ __device__ __forceinline__ const Q4Source* q4_source(const Q4Sources& all, int r
 }
 
 // Four nibbles, inputs 4*quad.. of the group, as bytes.
-__device__ __forceinline__ uint32_t q4_quad(const Q4Sources& all, int row, int groups, int group, int quad) {
+__device__ __forceinline__ uint32_t q4_quad(const Q4Sources& all, int row, int groups, int group,
+                                            int quad) {
   const Q4Source* s = q4_source(all, row);
   if (!s) return 0x08080808u;
   const size_t at = static_cast<size_t>(row - s->row0) * groups + group;  // group of the tensor
@@ -78,14 +86,18 @@ __device__ __forceinline__ uint32_t q4_scale(const Q4Sources& all, int row, int 
 }
 
 // A thread a word of the packed matrix.
-static __global__ void __launch_bounds__(256) kernel_pack_q4(Q4Sources all, Q4Shape q, uint32_t* to) {
+static __global__ void __launch_bounds__(256)
+    kernel_pack_q4(Q4Sources all, Q4Shape q, uint32_t* to) {
   const size_t index = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int words = q.cell_bytes() / 4;
   const size_t cell = index / words;
   if (cell >= q.cell(q.slabs(), 0, 0, 0)) return;
-  const int warp = static_cast<int>(cell % q.warps), superstep = static_cast<int>(cell / q.warps % q.supersteps());
-  const int block = static_cast<int>(cell / q.warps / q.supersteps()), rank = block % q.cluster, slab = block / q.cluster;
-  const int lane = rank * q.per_block() + warp % q.per_block(), group = superstep * arith::kQ4Lanes + lane;
+  const int warp = static_cast<int>(cell % q.warps),
+            superstep = static_cast<int>(cell / q.warps % q.supersteps());
+  const int block = static_cast<int>(cell / q.warps / q.supersteps()), rank = block % q.cluster,
+            slab = block / q.cluster;
+  const int lane = rank * q.per_block() + warp % q.per_block(),
+            group = superstep * arith::kQ4Lanes + lane;
   const int tile0 = slab * q.slab_tiles() + warp / q.per_block() * q.tiles;
 
   int i = static_cast<int>(index % words), tile, thread, word;
@@ -112,7 +124,9 @@ static __global__ void __launch_bounds__(256) kernel_pack_q4(Q4Sources all, Q4Sh
     tile = q.tiles / 4 * 4 + i % (q.tiles % 4), r = i / (q.tiles % 4);
   }
   const int row = (tile0 + tile) * 16 + r;
-  to[index] = group >= q.groups ? 0 : q4_scale(all, row, q.groups, group) | q4_scale(all, row + 8, q.groups, group) << 16;
+  to[index] = group >= q.groups ? 0
+                                : q4_scale(all, row, q.groups, group) |
+                                      q4_scale(all, row + 8, q.groups, group) << 16;
 }
 
 }  // namespace vcuda::gpu

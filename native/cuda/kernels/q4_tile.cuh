@@ -1,4 +1,5 @@
-// The arithmetic of one tile: 16 rows, one group of 32 inputs, 8 rows of activations (bits contract, section 3).
+// The arithmetic of one tile: 16 rows, one group of 32 inputs, 8 rows of activations (bits
+// contract, section 3).
 #pragma once
 
 #include "kernels/act.cuh"
@@ -6,7 +7,8 @@
 
 namespace vcuda::gpu {
 
-// What a thread needs of a group's activations: B fragments of the three digits, scale and bias of columns 2t and 2t+1.
+// What a thread needs of a group's activations: B fragments of the three digits, scale and bias of
+// columns 2t and 2t+1.
 struct ActFragment {
   uint4 hi;   // digit 2: two words, digit 1: two words
   uint2 lo;   // digit 0
@@ -14,7 +16,8 @@ struct ActFragment {
   float2 scale;
 };
 
-// Threads of columns beyond m read a column that exists: columns are independent, and those results are dropped.
+// Threads of columns beyond m read a column that exists: columns are independent, and those results
+// are dropped.
 struct ActOffsets {
   int hi, lo, bias, scale;
   __device__ __forceinline__ ActOffsets(int lane, int m) {
@@ -26,21 +29,29 @@ struct ActOffsets {
     scale = m * 96 + (m + 1) / 2 * 16 + pair * 8;
   }
   __device__ __forceinline__ ActFragment load(const uint8_t* group) const {
-    return {*reinterpret_cast<const uint4*>(group + hi), *reinterpret_cast<const uint2*>(group + lo), *reinterpret_cast<const int4*>(group + bias),
+    return {*reinterpret_cast<const uint4*>(group + hi),
+            *reinterpret_cast<const uint2*>(group + lo),
+            *reinterpret_cast<const int4*>(group + bias),
             *reinterpret_cast<const float2*>(group + scale)};
   }
 };
 
 // d = a * b + c over 16 x 8 x 32: a unsigned, b signed 8-bit.
-__device__ __forceinline__ void imma(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int c0, int c1, int c2, int c3) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+__device__ __forceinline__ void imma(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                     int c0, int c1, int c2, int c3) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c0), "r"(c1), "r"(c2), "r"(c3));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c0), "r"(c1), "r"(c2),
+        "r"(c3));
 }
 
-// sum[0], [1]: row lane/4, columns 2t, 2t+1; sum[2], [3]: row lane/4 + 8. scales: those two rows' float16.
-__device__ __forceinline__ void tile_fma(float (&sum)[4], uint32_t w0, uint32_t w1, uint32_t scales, const ActFragment& x) {
-  const uint32_t a[4] = {w0 & 0x0f0f0f0fu, (w0 >> 4) & 0x0f0f0f0fu, w1 & 0x0f0f0f0fu, (w1 >> 4) & 0x0f0f0f0fu};
+// sum[0], [1]: row lane/4, columns 2t, 2t+1; sum[2], [3]: row lane/4 + 8. scales: those two rows'
+// float16.
+__device__ __forceinline__ void tile_fma(float (&sum)[4], uint32_t w0, uint32_t w1, uint32_t scales,
+                                         const ActFragment& x) {
+  const uint32_t a[4] = {w0 & 0x0f0f0f0fu, (w0 >> 4) & 0x0f0f0f0fu, w1 & 0x0f0f0f0fu,
+                         (w1 >> 4) & 0x0f0f0f0fu};
   int d2[4], d1[4], d0[4];
   imma(d2, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
   imma(d1, a, x.hi.z, x.hi.w, 0, 0, 0, 0);

@@ -1,7 +1,10 @@
-"""What the built libraries export is the header's table, no more and no less."""
+"""What the built libraries export is the list of native/exports.map, no more and no less, and that
+list is the header's table.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ from pyharness.host import abi
 from pyharness.host.elf import read_elf_file
 from pyharness.tests.library.sessions import ROOT
 
-VERSION = "VLLM_CUDA_1"  # the symbol of exports.map's version itself
+MAP = (ROOT / "native" / "exports.map").read_text()
+VERSION = MAP.split()[0]  # the symbol of the version itself
+LISTED = re.findall(r"^    (\w+);$", MAP, re.MULTILINE)
 BUILT = sorted(ROOT.glob("build/*/libvllm_cuda.so"))
 
 
@@ -18,7 +23,11 @@ BUILT = sorted(ROOT.glob("build/*/libvllm_cuda.so"))
 def test_exports(library: Path) -> None:
     if "asan" in library.parent.name:
         pytest.skip("a sanitized build exports its runtime's symbols too")
-    assert set(read_elf_file(library).names) - {VERSION} == {f.name for f in abi.FUNCTIONS}
+    assert set(read_elf_file(library).names) - {VERSION} == set(LISTED)
+
+
+def test_the_list_is_the_headers_table() -> None:
+    assert sorted(f.name for f in abi.FUNCTIONS) == LISTED
 
 
 def test_the_cpu_library_is_built() -> None:

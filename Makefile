@@ -67,6 +67,7 @@ repro: setup
 lint: setup
 	$(PIP) --require-hashes -r .requirements-lint.lock
 	$(BIN)/ruff check pyharness .ci && $(BIN)/ruff format --check pyharness .ci && $(BIN)/mypy
+	find native -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.inc' | xargs $(BIN)/clang-format --dry-run --Werror
 
 lock: setup
 	$(BIN)/python .ci/lock.py

@@ -18,8 +18,9 @@ ARITH_HD float negative_abs_clamped(float x) {
   return a < -128.0f ? -128.0f : a;
 }
 
-// 1 / (1 + e^-x). With t = e^-|x| it is 1 / (1 + t) or, for negative x, t / (1 + t); the power of two of that t is left
-// out of hi + lo, so that a tiny result is rounded once, by whoever applies it.
+// 1 / (1 + e^-x). With t = e^-|x| it is 1 / (1 + t) or, for negative x, t / (1 + t); the power of
+// two of that t is left out of hi + lo, so that a tiny result is rounded once, by whoever applies
+// it.
 ARITH_HD Scaled sigmoid_scaled(float x) {
   const Scaled e = exp_scaled(negative_abs_clamped(x));
   const float t_unit = pow2(e.n < -126 ? -126 : e.n);  // a smaller t is lost beside 1 anyway

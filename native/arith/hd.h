@@ -1,8 +1,9 @@
-// Primitives that give the same bits on the host and on a CUDA device. Everything in arith/ is built from these and from
-// + - * and integer operations; nothing here calls a mathematical library except for the exact fma and sqrt.
+// Primitives that give the same bits on the host and on a CUDA device. Everything in arith/ is
+// built from these, from sums, differences and products, and from integer operations; nothing here
+// calls a mathematical library except for the exact fma and sqrt.
 //
-// A translation unit that includes arith/ is compiled with -ffp-contract=off (host) or --fmad=false (nvcc): a fused
-// multiply-add happens where the source says fma and nowhere else.
+// A translation unit that includes arith/ is compiled with -ffp-contract=off (host) or --fmad=false
+// (nvcc): a fused multiply-add happens where the source says fma and nowhere else.
 #pragma once
 
 #include <cfloat>
@@ -17,8 +18,9 @@
 #error "arith/ defines bits: float expressions must be evaluated in float (x86: -mfpmath=sse)"
 #endif
 
-// Always inlined on purpose. The CPU backend compiles these headers once per instruction set: an out-of-line copy would be
-// merged by the linker, and a machine without AVX-512 could be handed the AVX-512 copy.
+// Always inlined on purpose. The CPU backend compiles these headers once per instruction set: an
+// out-of-line copy would be merged by the linker, and a machine without AVX-512 could be handed the
+// AVX-512 copy.
 #if defined(__CUDACC__)
 #define ARITH_HD __host__ __device__ __forceinline__
 #elif defined(__GNUC__)

@@ -25,7 +25,8 @@ ARITH_HD Pair log1p_pair(float x, float x_lo) {
   const int32_t k = static_cast<int32_t>(above) >> 23;
   const float m = as_float((above & 0x007fffffu) + two_thirds);
 
-  // 1 + f + f_lo = (u + c + x_lo) * 2^-k. Where k would leave the range of 2^-k, c is far below the last bit.
+  // 1 + f + f_lo = (u + c + x_lo) * 2^-k. Where k would leave the range of 2^-k, c is far below the
+  // last bit.
   const float down = as_float(static_cast<uint32_t>(127 - (k > 126 ? 126 : k)) << 23);
   const float f0 = m - 1.0f;
   const float c_scaled = c * down;
@@ -42,7 +43,8 @@ ARITH_HD Pair log1p_pair(float x, float x_lo) {
   q = fma32(f, q, -0x1.ffff0ep-3f);
   q = fma32(f, q, 0x1.555556p-2f);
 
-  // k * ln(2) + f, then all the small parts. k * 0x1.62e4p-1 is exact; d ln(1 + f) = df / (1 + f), about df * (1 - f).
+  // k * ln(2) + f, then all the small parts. k * 0x1.62e4p-1 is exact; d ln(1 + f) = df / (1 + f),
+  // about df * (1 - f).
   const float kf = static_cast<float>(k);
   const float k_ln2 = kf * 0x1.62e4p-1f;
   const float s = k_ln2 + f;

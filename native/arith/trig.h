@@ -1,8 +1,9 @@
 // sin and cos in float64, for rotary angles.
 //
-//   sincos64   rounded to float32: at most 0.49999999 ulp, at 801.88810231070966; always the nearest float32
+//   sincos64   rounded to float32: the nearest; at most 0.49999999 ulp, at 801.88810231070966
 //
-// Measured over positions 0 .. 2^18 - 1 at 64 frequencies from 1 to 1e-7, 33554432 values (tools/ulp).
+// Measured over positions 0 .. 2^18 - 1 at 64 frequencies from 1 to 1e-7, 33554432 values
+// (tools/ulp).
 #pragma once
 
 #include "arith/hd.h"

@@ -35,7 +35,8 @@ class CpuBackend final : public Backend {
 
   void* alloc(size_t bytes) override {
     owned_.reserve(owned_.size() + 1);  // so that nothing fails between the allocation and its note
-    // Weights are read once a step from end to end: on large pages no address translation is waited for.
+    // Weights are read once a step from end to end: on large pages no address translation is waited
+    // for.
     const size_t align = bytes < 2 * kLargePage ? kAlign : kLargePage;
     const size_t size = round_up(bytes ? bytes : 1, align);
     void* p = std::aligned_alloc(align, size);

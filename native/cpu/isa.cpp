@@ -30,8 +30,7 @@ const Isa& choose_isa() {
     {&kAvx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                    __builtin_cpu_supports("avx512vnni")},
-    {&kAvx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                 has_f16c()},
+    {&kAvx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()},
 #endif
     {&kPortable, true},
   };

@@ -92,8 +92,9 @@ struct StepInput {
   int context;            // positions the attention caches hold
   const StateSlot* from;  // state before the step
   const StateSlot* to;    // written by the step
-  // Steps of one m and graph issue the same operations on the same buffers, so that a backend may record
-  // them once; -1: not to be recorded (buffers are read between operations, or there is no end).
+  // Steps of one m and graph issue the same operations on the same buffers, so that a backend may
+  // record them once; -1: not to be recorded (buffers are read between operations, or there is no
+  // end).
   int graph = 0;
 };
 
@@ -152,7 +153,8 @@ class Backend {
   //   decay * S; mem = sum_i S'[i,n] k[i] (kGdnLanes); d = beta * (v - mem); S = fma(k[i], d, S');
   //   o = sum_i S[i,n] q[i] out = ((o * r) * norm) * silu(z), r = 1 / sqrt(ss / dv + eps), ss = sum
   //   o^2 (kHeadNormLanes)
-  // The m rows go through S one after the other. in stays as it is. Also quantizes out [m, value_dim].
+  // The m rows go through S one after the other. in stays as it is. Also quantizes out [m,
+  // value_dim].
   virtual void gdn(const Layer&, const Config&, const StepInput&, float* in, Rows out) = 0;
 
   // in [m, attention_rows]. q, k per head: rms norm (kHeadNormLanes; as rms_norm), then rotary on

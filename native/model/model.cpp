@@ -118,8 +118,7 @@ void Model::step(const int32_t* tokens, int m, float* h_out, float* logits) {
 
   const int to = free_slot();
   const bool keep = marked_ >= 0 && kept_m_ == 0 && m > 1;  // the M-row step right after a mark
-  const StepInput in{tokens,       m,           position_, context_, &slots_[now_],
-                     &slots_[to], taps_ ? -1 : keep};
+  const StepInput in{tokens, m, position_, context_, &slots_[now_], &slots_[to], taps_ ? -1 : keep};
   if (taps_) taps_->m = 0;
   forward(backend_, config_, weights_, work_, keep ? kept_ : shared_in_, kv_, in, taps_.get());
   if (!backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits))

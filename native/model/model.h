@@ -75,8 +75,8 @@ class Model {
   uint64_t state_bytes_ = 0;
 };
 
-// The forward pass; leaves the final norm's output in work.h and the logits in work.logits. gdn_in: where each GDN layer's
-// first projection goes. taps: null, or filled.
+// The forward pass; leaves the final norm's output in work.h and the logits in work.logits. gdn_in:
+// where each GDN layer's first projection goes. taps: null, or filled.
 void forward(Backend&, const Config&, const Weights&, const Workspace&,
              const std::vector<float*>& gdn_in, const std::vector<void*>& kv, const StepInput&,
              Taps* taps);

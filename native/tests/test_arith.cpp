@@ -1,6 +1,7 @@
-// The functions of arith/: special values, order, error bound on a sample, the same bits from a scalar call and from a loop
-// the compiler vectorises, and the same bits as recorded. Compiled by nvcc, the recorded bits are also asked of the device.
-// Each check is also run on a function with a planted fault, which it must report.
+// The functions of arith/: special values, order, error bound on a sample, the same bits from a
+// scalar call and from a loop the compiler vectorises, and the same bits as recorded. Compiled by
+// nvcc, the recorded bits are also asked of the device. Each check is also run on a function with a
+// planted fault, which it must report.
 //
 // Prints one line a failure. Exit: 0 passed, 1 failed, 77 compiled for a device and there is none.
 #include <cstdio>
@@ -22,7 +23,9 @@ bool planted = false;  // a planted fault is counted, not printed
 
 #define FAIL(...) (++failures, planted ? 0 : (std::printf(__VA_ARGS__), std::printf("\n")))
 
-bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b)); }
+bool same(float a, float b) {
+  return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));
+}
 
 float call(Block block, float x) {
   float y;
@@ -30,22 +33,25 @@ float call(Block block, float x) {
   return y;
 }
 
-// ---- inputs ---------------------------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
 // Every 4099th bit pattern, and a grid of 2^-12 over [-128, 128), where the activations live.
 std::vector<float> sample() {
   std::vector<float> x;
-  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 4099) x.push_back(arith::as_float(static_cast<uint32_t>(bits)));
+  for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 4099)
+    x.push_back(arith::as_float(static_cast<uint32_t>(bits)));
   for (int i = -(1 << 19); i < 1 << 19; ++i) x.push_back(static_cast<float>(i) * 0x1p-12f);
   return x;
 }
 
-// Positions below 2^18 at 64 frequencies in (2^-25, 1], the products exact as rotary embedding's are.
+// Positions below 2^18 at 64 frequencies in (2^-25, 1], the products exact as rotary embedding's
+// are.
 std::vector<double> sample_angles() {
   std::vector<double> angles;
   for (uint32_t j = 0; j < 64; ++j) {
     const double frequency = static_cast<double>(arith::as_float(0x3f800000u - j * 0x00312345u));
-    for (uint32_t i = 0; i < 4096; ++i) angles.push_back(frequency * static_cast<double>(i * 24571u & 0x3ffffu));
+    for (uint32_t i = 0; i < 4096; ++i)
+      angles.push_back(frequency * static_cast<double>(i * 24571u & 0x3ffffu));
   }
   return angles;
 }
@@ -56,7 +62,7 @@ std::vector<float> evaluate(Block block, const std::vector<float>& x) {
   return y;
 }
 
-// ---- recorded bits --------------------------------------------------------------------------------------------------
+// ---- recorded bits ------------------------------------------------------------------------------
 
 // FNV-1a, 64 bit, over little-endian bytes. Every NaN is hashed as one.
 struct Fnv {
@@ -84,22 +90,23 @@ struct Golden {
   uint64_t hash;
 };
 constexpr Golden kGolden[] = {
-    {"exp", 0x02a87e2879ed276fu},  {"log1p", 0x1a432cd2f0a82d0du},    {"sigmoid", 0x7e70ee4f5e2738aau},
-    {"silu", 0x59781c5e6d0afcf7u}, {"softplus", 0x5f60ae24657c605fu}, {"sincos", 0x473a67fe7c2a36f6u},
+    {"exp", 0x02a87e2879ed276fu},      {"log1p", 0x1a432cd2f0a82d0du},
+    {"sigmoid", 0x7e70ee4f5e2738aau},  {"silu", 0x59781c5e6d0afcf7u},
+    {"softplus", 0x5f60ae24657c605fu}, {"sincos", 0x473a67fe7c2a36f6u},
 };
 
 void check_hash(const char* where, const char* name, uint64_t got) {
   for (const Golden& g : kGolden) {
     if (std::strcmp(g.name, name) != 0) continue;
     if (g.hash != got)
-      FAIL("%s %s: hash of the sample is 0x%016llx, recorded 0x%016llx", where, name, static_cast<unsigned long long>(got),
-           static_cast<unsigned long long>(g.hash));
+      FAIL("%s %s: hash of the sample is 0x%016llx, recorded 0x%016llx", where, name,
+           static_cast<unsigned long long>(got), static_cast<unsigned long long>(g.hash));
     return;
   }
   FAIL("%s %s: no recorded hash", where, name);
 }
 
-// ---- checks of one function -----------------------------------------------------------------------------------------
+// ---- checks of one function ---------------------------------------------------------------------
 
 void check_bound(const Function& f, const std::vector<float>& x) {
   const std::vector<float> y = evaluate(f.block, x);
@@ -110,8 +117,8 @@ void check_bound(const Function& f, const std::vector<float>& x) {
     if (error > worst) worst = error, at = i;
   }
   if (!(worst <= f.bound_ulp))
-    FAIL("%s(%.9g) = %.9g: %.4f ulp from the reference, stated %.4f", f.name, static_cast<double>(x[at]),
-         static_cast<double>(y[at]), worst, f.bound_ulp);
+    FAIL("%s(%.9g) = %.9g: %.4f ulp from the reference, stated %.4f", f.name,
+         static_cast<double>(x[at]), static_cast<double>(y[at]), worst, f.bound_ulp);
 }
 
 void check_order(const Function& f) {
@@ -126,7 +133,8 @@ void check_order(const Function& f) {
     f.block(x, y, 512);
     for (int i = 1; i < 512; ++i)
       if (y[i] < y[i - 1])
-        return void(FAIL("%s decreases from %.9g to %.9g", f.name, static_cast<double>(x[i - 1]), static_cast<double>(x[i])));
+        return void(FAIL("%s decreases from %.9g to %.9g", f.name, static_cast<double>(x[i - 1]),
+                         static_cast<double>(x[i])));
   }
 }
 
@@ -136,8 +144,8 @@ void check_scalar(const Function& f, float (*scalar)(float), const std::vector<f
     volatile float one = x[i];  // keeps the compiler from making a vector of it
     const float want = scalar(one);
     if (!same(want, y[i]))
-      return void(FAIL("%s(%.9g): 0x%08x in a loop, 0x%08x alone", f.name, static_cast<double>(x[i]), arith::as_bits(y[i]),
-                       arith::as_bits(want)));
+      return void(FAIL("%s(%.9g): 0x%08x in a loop, 0x%08x alone", f.name,
+                       static_cast<double>(x[i]), arith::as_bits(y[i]), arith::as_bits(want)));
   }
 }
 
@@ -209,8 +217,9 @@ void check_special(const Function& f) {
     if (std::strcmp(s.name, f.name) != 0) continue;
     const float got = call(f.block, s.x);
     if (!same(got, s.want))
-      FAIL("%s(%.9g) = 0x%08x (%.9g), must be 0x%08x (%.9g)", f.name, static_cast<double>(s.x), arith::as_bits(got),
-           static_cast<double>(got), arith::as_bits(s.want), static_cast<double>(s.want));
+      FAIL("%s(%.9g) = 0x%08x (%.9g), must be 0x%08x (%.9g)", f.name, static_cast<double>(s.x),
+           arith::as_bits(got), static_cast<double>(got), arith::as_bits(s.want),
+           static_cast<double>(s.want));
   }
 }
 
@@ -222,7 +231,7 @@ float (*scalar_of(const char* name))(float) {
   return [](float x) { return arith::softplus32(x); };
 }
 
-// ---- sin and cos ----------------------------------------------------------------------------------------------------
+// ---- sin and cos --------------------------------------------------------------------------------
 
 using SinCos = void (*)(double, double&, double&);
 
@@ -243,31 +252,35 @@ void check_sincos(SinCos f, const std::vector<double>& angles) {
     const long double a = static_cast<long double>(angles[i / 2]);
     const float want = static_cast<float>(i % 2 == 0 ? std::sin(a) : std::cos(a));
     if (!same(static_cast<float>(got[i]), want))
-      return void(FAIL("%s(%a) = %a, nearest float32 %a", i % 2 == 0 ? "sin" : "cos", static_cast<double>(a), got[i],
-                       static_cast<double>(want)));
+      return void(FAIL("%s(%a) = %a, nearest float32 %a", i % 2 == 0 ? "sin" : "cos",
+                       static_cast<double>(a), got[i], static_cast<double>(want)));
   }
   const double inf = std::numeric_limits<double>::infinity();
-  for (double v : evaluate(f, std::vector<double>{inf, -inf, std::numeric_limits<double>::quiet_NaN()}))
+  for (double v :
+       evaluate(f, std::vector<double>{inf, -inf, std::numeric_limits<double>::quiet_NaN()}))
     if (!std::isnan(v)) FAIL("sincos of an infinity or NaN is %a, must be NaN", v);
   const std::vector<double> zero = evaluate(f, std::vector<double>{0.0});
   if (zero[0] != 0.0 || zero[1] != 1.0) FAIL("sincos(0) is %a, %a, must be 0, 1", zero[0], zero[1]);
 }
 
-// ---- how this was compiled and runs ---------------------------------------------------------------------------------
+// ---- how this was compiled and runs -------------------------------------------------------------
 
 // A product that is added must be rounded before; nothing denormal may be flushed.
 void check_rounding() {
   volatile float a = 1.0f + 0x1p-12f, b = FLT_MIN, half = 0.5f;
-  const float square = a;  // a^2 = 1 + 2^-11 + 2^-24, and the last term is lost where the product is rounded
+  const float square =
+      a;  // a^2 = 1 + 2^-11 + 2^-24, and the last term is lost where the product is rounded
   const float fused = square * square - (1.0f + 0x1p-11f);
   if (fused != 0.0f) FAIL("a product was fused with a sum: build with -ffp-contract=off");
   const float denormal = b * half;
-  if (denormal != 0x1p-127f || denormal * 2.0f != FLT_MIN) FAIL("denormal numbers are flushed to zero");
+  if (denormal != 0x1p-127f || denormal * 2.0f != FLT_MIN)
+    FAIL("denormal numbers are flushed to zero");
 }
 
-// ---- planted faults -------------------------------------------------------------------------------------------------
+// ---- planted faults -----------------------------------------------------------------------------
 
-template <typename Check> void must_report(const char* what, const Check& check) {
+template <typename Check>
+void must_report(const char* what, const Check& check) {
   const int before = failures;
   planted = true;
   check();
@@ -280,7 +293,8 @@ template <typename Check> void must_report(const char* what, const Check& check)
 float next_up(float x) { return arith::as_float(arith::as_bits(x) + 1u); }
 
 void flip_one(const float* x, float* y, int n) {  // one bit at one input of the sample
-  for (int i = 0; i < n; ++i) y[i] = x[i] == 1.0f ? next_up(arith::exp32(x[i])) : arith::exp32(x[i]);
+  for (int i = 0; i < n; ++i)
+    y[i] = x[i] == 1.0f ? next_up(arith::exp32(x[i])) : arith::exp32(x[i]);
 }
 void off_by_one(const float* x, float* y, int n) {
   for (int i = 0; i < n; ++i) y[i] = next_up(arith::exp32(x[i]));
@@ -292,7 +306,8 @@ void flushed(const float* x, float* y, int n) {  // denormal results flushed to 
   }
 }
 void jagged(const float* x, float* y, int n) {  // the order of neighbours lost
-  for (int i = 0; i < n; ++i) y[i] = arith::as_float(arith::as_bits(arith::exp32(x[i])) ^ (arith::as_bits(x[i]) & 1u));
+  for (int i = 0; i < n; ++i)
+    y[i] = arith::as_float(arith::as_bits(arith::exp32(x[i])) ^ (arith::as_bits(x[i]) & 1u));
 }
 void swallows_nan(const float* x, float* y, int n) {
   for (int i = 0; i < n; ++i) y[i] = x[i] != x[i] ? 0.0f : arith::exp32(x[i]);
@@ -308,9 +323,11 @@ void sincos_last_bit(double x, double& s, double& c) {
 
 void check_planted(const std::vector<float>& x, const std::vector<double>& angles) {
   Function f = tools::kFunctions[0];
-  const auto with = [&f](Block block) -> const Function & { return f.block = block, f; };
-  must_report("one bit, in the hash", [&] { check_hash("host", "exp", fnv_hash(evaluate(flip_one, x))); });
-  must_report("one bit, against the scalar", [&] { check_scalar(with(flip_one), scalar_of("exp"), {1.0f}); });
+  const auto with = [&f](Block block) -> const Function& { return f.block = block, f; };
+  must_report("one bit, in the hash",
+              [&] { check_hash("host", "exp", fnv_hash(evaluate(flip_one, x))); });
+  must_report("one bit, against the scalar",
+              [&] { check_scalar(with(flip_one), scalar_of("exp"), {1.0f}); });
   must_report("a result off by one ulp", [&] { check_bound(with(off_by_one), x); });
   must_report("flushed denormals, in the bound", [&] { check_bound(with(flushed), x); });
   must_report("flushed denormals, in the special values", [&] { check_special(with(flushed)); });
@@ -318,10 +335,11 @@ void check_planted(const std::vector<float>& x, const std::vector<double>& angle
   must_report("a NaN swallowed, in the special values", [&] { check_special(with(swallows_nan)); });
   must_report("a NaN swallowed, in the bound", [&] { check_bound(with(swallows_nan), x); });
   must_report("a sine off by 2^-30", [&] { check_sincos(sincos_off, angles); });
-  must_report("one bit of a cosine, in the hash", [&] { check_hash("host", "sincos", fnv_hash(evaluate(sincos_last_bit, angles))); });
+  must_report("one bit of a cosine, in the hash",
+              [&] { check_hash("host", "sincos", fnv_hash(evaluate(sincos_last_bit, angles))); });
 }
 
-// ---- device ---------------------------------------------------------------------------------------------------------
+// ---- device -------------------------------------------------------------------------------------
 
 #if defined(__CUDACC__)
 __global__ void kernel_functions(const float* x, float* y, int n) {  // y [5, n]
@@ -339,7 +357,8 @@ __global__ void kernel_sincos(const double* x, double* y, int n) {  // y [n, 2]
   if (i < n) arith::sincos64(x[i], y[2 * i], y[2 * i + 1]);
 }
 
-template <typename T, typename Kernel> std::vector<T> on_device(Kernel kernel, const std::vector<T> &x, size_t results) {
+template <typename T, typename Kernel>
+std::vector<T> on_device(Kernel kernel, const std::vector<T>& x, size_t results) {
   std::vector<T> out(x.size() * results);
   T *in = nullptr, *y = nullptr;
   cudaMalloc(&in, x.size() * sizeof(T));
@@ -357,7 +376,8 @@ void check_device(const std::vector<float>& x, const std::vector<double>& angles
   const std::vector<float> y = on_device(kernel_functions, x, 5);
   for (size_t i = 0; i < 5; ++i) {
     const float* first = y.data() + i * x.size();
-    check_hash("device", tools::kFunctions[i].name, fnv_hash(std::vector<float>(first, first + x.size())));
+    check_hash("device", tools::kFunctions[i].name,
+               fnv_hash(std::vector<float>(first, first + x.size())));
   }
   check_hash("device", "sincos", fnv_hash(on_device(kernel_sincos, angles, 2)));
 }
@@ -385,7 +405,8 @@ int main() {
   check_hash("host", "sincos", fnv_hash(evaluate(arith::sincos64, angles)));
   check_planted(x, angles);
 #if defined(__CUDACC__)
-  if (!device_present()) return std::printf("no device: only the host was checked\n"), failures == 0 ? 77 : 1;
+  if (!device_present())
+    return std::printf("no device: only the host was checked\n"), failures == 0 ? 77 : 1;
   check_device(x, angles);
 #endif
   return failures == 0 ? 0 : 1;

@@ -122,14 +122,12 @@ class CudaBackend final : public Backend {
       phase_times_ = static_cast<long long*>(forever_.alloc((kMostPhases + 1) * sizeof(long long)));
     else profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
     streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED", false);
-    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "open");
+    for (Event& event : events_) event.create();
   }
 
   ~CudaBackend() override {
     select_quietly();
     CudaBackend::free_all();
-    for (cudaEvent_t event : events_)
-      if (event) cudaEventDestroy(event);
   }
 
   void* alloc(size_t bytes) override {
@@ -224,7 +222,6 @@ class CudaBackend final : public Backend {
 
   void begin(const StepInput& in) override {
     select();
-    abandon_capture();
     // Everything that can run out of memory comes before the capture.
     const size_t floats = partial_row_floats_ * static_cast<size_t>(in.m);
     if (floats > partial_floats_) {
@@ -258,6 +255,11 @@ class CudaBackend final : public Backend {
     fusable_ = fused_allowed_ && in.m <= kRowBlock;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
+  }
+
+  void cancel() noexcept override {
+    select_quietly();
+    abandon_capture();
   }
 
   void embed(const Weights& w, const Config& c, const StepInput& in, float* x) override {
@@ -481,7 +483,7 @@ class CudaBackend final : public Backend {
     capturing_ = false;
     check(cudaStreamEndCapture(stream_, &graph), "capture");
     cudaGraphExec_t made = nullptr;
-    const cudaError_t e = cudaGraphInstantiate(&made, graph, 0);
+    const cudaError_t e = taking_memory([&] { return cudaGraphInstantiate(&made, graph, 0); });
     cudaGraphDestroy(graph);
     check(e, "graph");
     return made;
@@ -591,8 +593,7 @@ class CudaBackend final : public Backend {
     return v;
   }
 
-  // After a failed operation: a capture must not stay open.
-  void abandon_capture() {
+  void abandon_capture() noexcept {
     replay_ = false;
     if (!capturing_) return;
     capturing_ = false;
@@ -613,8 +614,8 @@ class CudaBackend final : public Backend {
   int device_ = 0;
   Limits limits_;
   size_t shared_most_ = 0;
-  cudaEvent_t events_[2] = {};  // around the last step
-  bool profile_ = false;        // VLLM_CUDA_PROFILE=1: measure each operation
+  Event events_[2];       // around the last step
+  bool profile_ = false;  // VLLM_CUDA_PROFILE=1: measure each operation
   std::string profile_text_;
   bool streamed_ = false, replay_ = false, capturing_ = false;
   Stream stream_;

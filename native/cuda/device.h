@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -21,6 +22,18 @@ inline void check(cudaError_t e, const char* operation) {
   cudaGetLastError();  // an error that is not sticky must not be found by the next call
   fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE, "%s: %s", operation,
        cudaGetErrorString(e));
+}
+
+// A call that takes memory. For tests, VLLM_CUDA_FAIL_ALLOCATION=n lets the n-th such call fail,
+// counted by its thread since the variable got this value, as it fails on a device that is full.
+template <class Call>
+cudaError_t taking_memory(const Call& call) {
+  thread_local std::string value;
+  thread_local long count = 0;
+  const char* text = std::getenv("VLLM_CUDA_FAIL_ALLOCATION");
+  if (value != (text ? text : "")) value = text ? text : "", count = 0;
+  if (text && ++count == std::strtol(text, nullptr, 10)) return cudaErrorMemoryAllocation;
+  return call();
 }
 
 // Device memory that is given back together. Small pieces share large ones: a model has hundreds of
@@ -48,7 +61,7 @@ class Arena {
   void* own(size_t bytes) {
     owned_.reserve(owned_.size() + 1);
     void* p = nullptr;
-    const cudaError_t e = cudaMalloc(&p, bytes);
+    const cudaError_t e = taking_memory([&] { return cudaMalloc(&p, bytes); });
     if (e != cudaSuccess) {
       cudaGetLastError();
       fail(e == cudaErrorMemoryAllocation ? VCUDA_E_MEMORY : VCUDA_E_DEVICE,
@@ -66,7 +79,8 @@ class Arena {
 class Temporary {
  public:
   explicit Temporary(size_t bytes) {
-    check(cudaMalloc(&p_, bytes ? bytes : 1), "device memory of an upload");
+    check(taking_memory([&] { return cudaMalloc(&p_, bytes ? bytes : 1); }),
+          "device memory of an upload");
   }
   Temporary(Temporary&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
   Temporary(const Temporary&) = delete;
@@ -88,7 +102,8 @@ class Mapped {
     if (count <= count_) return;
     cudaFreeHost(std::exchange(p_, nullptr));
     count_ = 0;
-    check(cudaHostAlloc(&p_, count * sizeof(T), cudaHostAllocMapped), "pinned host memory");
+    check(taking_memory([&] { return cudaHostAlloc(&p_, count * sizeof(T), cudaHostAllocMapped); }),
+          "pinned host memory");
     count_ = count;
   }
   T* get() const { return p_; }
@@ -99,10 +114,28 @@ class Mapped {
   size_t count_ = 0;
 };
 
+class Event {
+ public:
+  Event() = default;
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(const Event&) = delete;
+  ~Event() {
+    if (event_) cudaEventDestroy(event_);
+  }
+  void create() {
+    check(taking_memory([&] { return cudaEventCreate(&event_); }), "event");
+  }
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 class Stream {
  public:
   void create(bool overlap) {
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    check(taking_memory([&] { return cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }),
+          "stream");
     overlap_ = overlap;
   }
   ~Stream() {
@@ -149,7 +182,6 @@ class Stream {
       auto& [count, us] = total[notes_[i].first];
       ++count, us += ms * 1000.0;
     }
-    for (auto& [name, event] : notes_) cudaEventDestroy(event);
     notes_.clear();
     std::string text;
     for (const auto& [name, t] : total) {
@@ -163,15 +195,15 @@ class Stream {
 
  private:
   void note(const char* operation) const {
-    cudaEvent_t event;
-    check(cudaEventCreate(&event), "profile");
-    notes_.emplace_back(operation, event);
+    Event event;
+    event.create();
     check(cudaEventRecord(event, stream_), "profile");
+    notes_.emplace_back(operation, std::move(event));
   }
 
   cudaStream_t stream_ = nullptr;
   bool overlap_ = false, profiling_ = false;
-  mutable std::vector<std::pair<std::string, cudaEvent_t>> notes_;
+  mutable std::vector<std::pair<std::string, Event>> notes_;
 };
 
 }  // namespace vcuda::gpu

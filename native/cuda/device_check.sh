@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds both libraries and the tools, then checks and measures. device_check.sh STAGE ...
-#   bits: the CUDA library against the CPU library   kernels: kernel_bench   step: step_bench   sanitize: compute-sanitizer
+#   bits, graphs, cuts, memory: test_cuda.py   kernels, sweep: kernel_bench   step: step_bench   sanitize: compute-sanitizer
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=$(nproc) out=${OUT:-build} status=0
@@ -18,9 +18,12 @@ for stage in "$@"; do
     bits) bits --sizes tiny ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --prefixes 0,5,64,200 --rows 1,2,5,8 &&
             VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,200 ;;
     quick) bits --sizes tiny --prefixes 0,5,63,65,200 ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --families hybrid --prefixes 0,5 --rows 1,3,8 ;;
-    kernels) build/cuda/kernel_bench ;;
-    modes) VLLM_CUDA_FUSED=1 bits --sizes tiny --prefixes 0,63,65 && VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,65 &&
-             for tiles in 0 2 5 7 8 11; do echo "tiles $tiles"; VLLM_CUDA_Q4_TILES=$tiles bits --sizes tiny --families hybrid --prefixes 0,5 || exit 1; done ;;
+    kernels) build/cuda/kernel_bench --json "$out/kernels.json" ;;
+    sweep) build/cuda/kernel_bench --cuts --table "$out/cuts.h" ;;
+    graphs) bits --checks graphs ;;
+    cuts) bits --checks cuts --families hybrid --prefixes 0,5 && build/cuda/kernel_bench --cuts ;;
+    memory) bits --checks memory --sizes tiny,mid --families hybrid ;;
+    modes) VLLM_CUDA_FUSED=1 bits --sizes tiny --prefixes 0,63,65 && bits --checks graphs,cuts --families hybrid --prefixes 0,5 ;;
     attention) build/cuda/q35_attn_m ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
     phases) VLLM_CUDA_FUSED=1 VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;

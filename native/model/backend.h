@@ -134,6 +134,8 @@ class Backend {
 
   // -- the step. begin/end bracket one forward pass; end returns when outputs are in host memory.
   virtual void begin(const StepInput&) = 0;
+  // An operation between begin and end failed: nothing of the step stays open.
+  virtual void cancel() noexcept {}
 
   // x[i] = float32 of embedding row tokens[i].
   virtual void embed(const Weights&, const Config&, const StepInput&, float* x) = 0;

@@ -120,8 +120,15 @@ void Model::step(const int32_t* tokens, int m, float* h_out, float* logits) {
   const bool keep = marked_ >= 0 && kept_m_ == 0 && m > 1;  // the M-row step right after a mark
   const StepInput in{tokens, m, position_, context_, &slots_[now_], &slots_[to], taps_ ? -1 : keep};
   if (taps_) taps_->m = 0;
-  forward(backend_, config_, weights_, work_, keep ? kept_ : shared_in_, kv_, in, taps_.get());
-  if (!backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits))
+  bool finite = false;
+  try {
+    forward(backend_, config_, weights_, work_, keep ? kept_ : shared_in_, kv_, in, taps_.get());
+    finite = backend_.end(config_, m, work_.h.x, work_.logits, h_out, logits);
+  } catch (...) {
+    backend_.cancel();
+    throw;
+  }
+  if (!finite)
     fail(VCUDA_E_NONFINITE, "a NaN or an infinity in the result at position %d; the step is undone",
          position_);
   now_ = to;
@@ -183,9 +190,14 @@ void Model::rollback_to(int n) {
                       // by moving it
     const int to = free_slot();
     const StepInput in{nullptr, n, marked_position_, context_, &slots_[marked_], &slots_[to], -1};
-    backend_.begin(in);
-    for (const Layer& l : weights_.layers)
-      if (l.kind == VCUDA_LAYER_GDN) backend_.gdn(l, config_, in, kept_[l.index], work_.mixed);
+    try {
+      backend_.begin(in);
+      for (const Layer& l : weights_.layers)
+        if (l.kind == VCUDA_LAYER_GDN) backend_.gdn(l, config_, in, kept_[l.index], work_.mixed);
+    } catch (...) {
+      backend_.cancel();
+      throw;
+    }
     now_ = to;
     position_ = marked_position_ + n;
   }

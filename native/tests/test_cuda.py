@@ -1,159 +1,194 @@
 """The CUDA library against the CPU library: every output and the whole state, by bytes.
 
-    python native/tests/test_cuda.py CPU_LIBRARY CUDA_LIBRARY [--sizes tiny,mid] [--golden FOLDER]
+    python native/tests/test_cuda.py CPU_LIBRARY CUDA_LIBRARY [--checks bits,graphs,cuts,memory]
+        [--sizes tiny,mid,27b:4] [--families hybrid,gdn,attn] [--golden FOLDER]
 
-Both libraries live in this process and get the same calls: single steps, M rows, marks and rollbacks, at
-cursors around the edges of chunks. Exit status 0: every byte equal; 1: a difference, named.
+The libraries live in this process and get the same calls. Checks:
+
+  bits          single steps, M rows, marks and rollbacks at cursors around the edges of chunks
+  graphs        schedules of M that replay each graph at other cursors, 300 tokens, short, long and
+                short contexts; streamed launches, the default and the fused step beside each other
+  cuts          every compiled cut of the projections' rows
+  memory        each allocation fails once, then a device that is really full (memory.py)
+  architecture  CUDA_LIBRARY has no code for this device: it is refused by name
+
+Size 27b:4 is the 27B's width, heads and vocabulary with 4 layers. Exit status 0: every byte equal;
+1: a difference, named.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import re
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import memory
+from arms import Arm, Arms, Different, bind, same
 
 from pyharness.host import abi
-from pyharness.host.session import Session
-from pyharness.inputs.layout import LayerKind, Model
+from pyharness.host.session import CallFailed, Session
+from pyharness.inputs.layout import Model
 from pyharness.inputs.model import load_model
-from pyharness.inputs.synthetic import synthetic_model
+from pyharness.inputs.synthetic import config_of, described_model
 from pyharness.values import ModelSpec
 
-PARTS = {
-    LayerKind.GDN: (abi.StateKind.S, abi.StateKind.CONV),
-    LayerKind.ATTENTION: (abi.StateKind.KEYS, abi.StateKind.VALUES),
-}
+SEED = 7
+RING = Path(__file__).resolve().parents[1] / "cuda" / "project.cu"
 
 
-class Different(Exception):
-    pass
-
-
-def same(what: str, cpu: np.ndarray, gpu: np.ndarray) -> None:
-    if cpu.tobytes() == gpu.tobytes():
-        return
-    a, b = cpu.view(np.uint32).ravel(), gpu.view(np.uint32).ravel()
-    where = np.flatnonzero(a != b)
-    i = int(where[0])
-    raise Different(
-        f"{what}: {len(where)} of {len(a)} values differ, first at {i}: "
-        f"cpu {cpu.ravel()[i]!r} ({a[i]:08x}), gpu {gpu.ravel()[i]!r} ({b[i]:08x})"
-    )
-
-
-class Pair:
-    """The same model on both libraries; every call is made on both and compared."""
-
-    def __init__(self, name: str, bounds: list[abi.Bound], model: Model, mmax: int, context: int) -> None:
-        self.name, self.model, self.calls = name, model, 0
-        self.sessions = [Session(b, model, mmax, context=context) for b in bounds]
-        for session in self.sessions:
-            session.load()
-
-    def step(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        cpu, gpu = (
-            s.step(tokens[0]) if len(tokens) == 1 else s.step_m(tokens) for s in self.sessions
-        )
-        position = self.position() - len(tokens)
-        what = f"{self.name}: position {position}, M = {len(tokens)}"
-        same(f"{what}: h_out", cpu.h_out, gpu.h_out)
-        same(f"{what}: logits", cpu.logits, gpu.logits)
-        self.calls += 1
-        return cpu.h_out.copy(), cpu.logits.copy()
-
-    def state(self) -> None:
-        for layer, kind in enumerate(self.model.config.layer_kinds):
-            for part in PARTS[kind]:
-                cpu, gpu = (s.state_read(layer, part) for s in self.sessions)
-                same(f"{self.name}: position {self.position()}: layer {layer} {part.name.lower()}", cpu, gpu)
-
-    def each(self, call: str, *arguments: int) -> None:
-        for session in self.sessions:
-            getattr(session, call)(*arguments)
-
-    def position(self) -> int:
-        return self.sessions[0].info().position
-
-    def close(self) -> None:
-        self.each("close")
-
-
-def check(pair: Pair, prefixes: list[int], rows: list[int], seed: int) -> None:
-    random = np.random.default_rng(seed)
-
-    def draw(n: int) -> list[int]:
-        return [int(t) for t in random.integers(0, pair.model.config.vocab, n)]
-
-    most = max(rows)
+def check_bits(arms: Arms, prefixes: list[int], rows: list[int]) -> None:
+    random, most = np.random.default_rng(3), max(rows)
     for prefix in prefixes:
-        if pair.position() > prefix:
-            pair.each("reset")
-        while (left := prefix - pair.position()) > 0:
-            pair.step(draw(min(most, left)))
-        tokens = draw(most)
-        pair.each("mark")
-        singles = [pair.step([t]) for t in tokens]
-        pair.state()
-        pair.each("rollback")
-        pair.state()
+        arms.forward_to(prefix, random, most)
+        tokens = arms.draw(random, most)
+        arms.each("mark")
+        singles = [arms.step([t]) for t in tokens]
+        arms.state()
+        arms.each("rollback")
+        arms.state()
         for m in (m for m in rows if m > 1):
-            pair.each("mark")
-            h, logits = pair.step(tokens[:m])
+            arms.each("mark")
+            h, logits = arms.step(tokens[:m])
             for i in range(m):
-                what = f"{pair.name}: prefix {prefix}, M = {m} against single steps: row {i}"
-                same(f"{what} h_out", singles[i][0][0], h[i])
-                same(f"{what} logits", singles[i][1][0], logits[i])
-            pair.step(draw(1))
+                what = f"{arms.name}: prefix {prefix}, M = {m}: row {i}"
+                same(f"{what} h_out", "single", singles[i][0][0], "row", h[i])
+                same(f"{what} logits", "single", singles[i][1][0], "row", logits[i])
+            arms.step(arms.draw(random, 1))
             if m == most:
-                pair.state()
-            pair.each("rollback")
-        if hasattr(Session, "rollback_to") and most > 2:
-            pair.each("mark")
-            pair.step(tokens)
-            pair.each("rollback_to", most - 2)
-            pair.state()
-            h, logits = pair.step(tokens[most - 2 : most - 1])
-            same(f"{pair.name}: prefix {prefix}: after rollback_to", singles[most - 2][1][0], logits[0])
-    pair.state()
+                arms.state()
+            arms.each("rollback")
+        if most > 2:
+            arms.each("mark")
+            arms.step(tokens)
+            arms.each("rollback_to", most - 2)
+            arms.state()
+            _, logits = arms.step(tokens[most - 2 : most - 1])
+            what = f"{arms.name}: prefix {prefix}: after rollback_to"
+            same(what, "single", singles[most - 2][1][0], "row", logits[0])
+    arms.state()
+
+
+def check_graphs(arms: Arms) -> None:
+    random = np.random.default_rng(5)
+    for prefix in (0, 5, 200, 5, 62, 0):  # short, long, short again
+        arms.forward_to(prefix, random, 8)
+        for m in (8, 2, 8, 5, 2, 1):
+            arms.step(arms.draw(random, m))
+        arms.state()
+        arms.each("mark")  # the M-row step after a mark has a graph of its own
+        for m in (8, 8, 1):
+            arms.step(arms.draw(random, m))
+        arms.each("rollback")
+        arms.each("mark")
+        arms.step(arms.draw(random, 5))
+        arms.each("rollback_to", 3)
+        arms.step(arms.draw(random, 2))
+        arms.state()
+    arms.each("reset")
+    for _ in range(300):
+        arms.step(arms.draw(random, 1))
+    arms.state()
+
+
+def cuts() -> list[str]:
+    """Tiles of a cell of each compiled cut; 0 is the simple kernel."""
+    tiles = re.findall(r"\{(\d+), kernel_project_ring<\1>", RING.read_text())
+    if not tiles:
+        raise SystemExit(f"{RING.name}: no compiled cut found")
+    return ["0", *tiles]
+
+
+def check_architecture(library: abi.Bound, model: Model) -> str:
+    """Refused at open: with the device's name and capability, and what the library has."""
+    try:
+        Session(library, model).close()
+    except CallFailed as e:
+        wanted = r".+ \(compute capability \d+\.\d+\): this library has code for sm_"
+        if e.status != abi.Status.E_DEVICE or not re.match(wanted, e.text):
+            raise Different(f"refused, but not by name: {e}") from None
+        return f"refused: {e.text}"
+    raise Different("a library without code for this device opened it")
+
+
+def models(options: argparse.Namespace) -> dict[str, Model]:
+    found = {}
+    for size in filter(None, options.sizes.split(",")):
+        width, _, layers = size.partition(":")
+        for family in options.families.split(","):
+            config = config_of(family, width)
+            if layers:
+                config = replace(config, layer_kinds=config.layer_kinds[: int(layers)])
+            found[f"{size} {family}"] = described_model(config, SEED)
+    for folder in sorted(options.golden.iterdir()) if options.golden else ():
+        if folder.is_dir():
+            found[folder.name] = load_model(ModelSpec("checkpoint", path=str(folder)))
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("cpu")
-    parser.add_argument("cuda")
+    parser.add_argument("cpu", type=Path)
+    parser.add_argument("cuda", type=Path)
+    parser.add_argument("--checks", default="bits")
     parser.add_argument("--sizes", default="tiny")
     parser.add_argument("--families", default="hybrid,gdn,attn")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--prefixes", default="0,1,5,17,63,64,65,200,1000")
     parser.add_argument("--rows", default="1,2,3,4,5,6,7,8")
     options = parser.parse_args()
-    bounds = [abi.bind(ctypes.CDLL(str(Path(p).resolve()))) for p in (options.cpu, options.cuda)]
+    cpu, cuda = Arm("cpu", bind(options.cpu)), Arm("cuda", bind(options.cuda))
     prefixes = [int(p) for p in options.prefixes.split(",")]
     rows = [int(m) for m in options.rows.split(",")]
-    models: list[tuple[str, Model]] = []
-    for size in filter(None, options.sizes.split(",")):
-        for family in options.families.split(","):
-            models.append((f"{size} {family}", synthetic_model(family, size, 7)))
-    if options.golden:
-        for folder in sorted(p for p in options.golden.iterdir() if p.is_dir()):
-            models.append((folder.name, load_model(ModelSpec("checkpoint", path=str(folder)))))
+
+    def compare(name: str, model: Model, others: list[Arm], check: Callable[[Arms], None]) -> str:
+        context = max(300, *prefixes) + 2 * max(rows) + 32
+        arms = Arms(name, [cpu, *others], model, max(2, *rows), context)
+        check(arms)
+        arms.close()
+        return f"{arms.calls} steps equal in {', '.join(a.name for a in arms.arms)}"
+
+    def variant(name: str, **settings: str) -> Arm:
+        return Arm(name, cuda.bound, settings)
+
+    ways = [
+        cuda,
+        variant("streamed", VLLM_CUDA_STREAMED="1"),
+        variant("one by one", VLLM_CUDA_SERIAL="1"),
+        variant("fused", VLLM_CUDA_FUSED="1"),
+        variant("not fused", VLLM_CUDA_FUSED="0"),
+    ]
+    runs: dict[str, Callable[[str, Model], str]] = {
+        "bits": lambda name, model: compare(
+            name, model, [cuda], lambda arms: check_bits(arms, prefixes, rows)
+        ),
+        "graphs": lambda name, model: compare(name, model, ways, check_graphs),
+        "cuts": lambda name, model: compare(
+            name,
+            model,
+            [variant(f"tiles {t}", VLLM_CUDA_Q4_TILES=t) for t in cuts()],
+            lambda arms: check_bits(arms, prefixes, rows),
+        ),
+        "memory": lambda name, model: memory.check(name, cpu, cuda, model),
+        "architecture": lambda name, model: check_architecture(cuda.bound, model),
+    }
     failed = 0
-    for name, model in models:
-        begin = time.monotonic()
-        try:
-            pair = Pair(name, bounds, model, max(2, *rows), max(prefixes) + 2 * max(rows) + 1)
-            check(pair, prefixes, rows, 3)
-            pair.close()
-            print(f"{name}: {pair.calls} steps equal, {time.monotonic() - begin:.1f} s", flush=True)
-        except Different as e:
-            failed += 1
-            print(f"DIFFERS {e}", flush=True)
+    for check in options.checks.split(","):
+        for name, model in models(options).items():
+            begin = time.monotonic()
+            try:
+                told = runs[check](name, model)
+                print(f"{check}: {name}: {told}, {time.monotonic() - begin:.1f} s", flush=True)
+            except Different as e:
+                failed += 1
+                print(f"DIFFERS {check}: {name}: {e}", flush=True)
     return 1 if failed else 0
 
 

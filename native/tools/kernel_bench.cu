@@ -1,160 +1,123 @@
-// kernel_bench [M ...] [--case NAME]: the Q4 projection at the 27B's shapes, every compiled cut of
-// the rows: first the bits against the simple kernel's, then the time, with bytes and share of the
-// copy rate measured in the same run.
-#include <algorithm>
-#include <cstdio>
+// kernel_bench [--m N,...] [--only TEXT] [--json PATH]
+// kernel_bench --cuts [--m N,...] [--table PATH]
+//
+// Each operation at the 27B's dimensions: first its bytes against the CPU backend's, then its time
+// (median over graphs of repeated calls), with the bytes that it must move and their share of the
+// copy rate of the same run. --cuts: each compiled cut of the projections' rows instead, by bytes
+// against the simple kernel's; --table writes the fastest as native/cuda/cuts.h. Exit status 0:
+// every byte equal; 1: a difference; 2: a call that this program does not know.
 #include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
+#include <functional>
 
-#include "cuda/project.h"
-#include "kernels/quantize.cuh"
-#include "kernels/synth.cuh"
+#include "tools/bench.h"
+#include "tools/cuts.h"
+#include "tools/operations.h"
 
-using namespace vcuda;
-using namespace vcuda::gpu;
+namespace vcuda {
+std::unique_ptr<Backend> make_reference(const vcuda_dev_options&);  // cpu/backend.cpp
+}
 
 namespace bench {
 
-struct Case {
-  const char* name;
-  int rows, cols;
+using namespace vcuda;
+
+struct Options {
+  std::vector<int> ms{1, 2, 4, 8};
+  std::string only, json, table;
+  bool cuts = false;
 };
 
-const Case kCases[] = {{"gdn in", 16384, 5120}, {"attention in", 14336, 5120},
-                       {"out", 5120, 6144},     {"gate_up", 34816, 5120},
-                       {"down", 5120, 17408},   {"head", 248320, 5120}};
-
-template <class F>
-double median_us(cudaStream_t stream, int repeats, const F& f) {
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event"), check(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i < repeats + 2; ++i) {
-    check(cudaEventRecord(begin, stream), "event");
-    f();
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaEventSynchronize(end), "event");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (i >= 2) times.push_back(ms * 1000);
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+// What one call leaves. The backend forgets everything afterwards.
+std::vector<float> once(Backend& b, Operation& o, int m) {
+  o.prepare(b, m, 1);
+  b.begin(step_input(o, m, -1));
+  o.call(b, step_input(o, m, -1), 0);
+  std::vector<float> v = o.result(b);
+  b.free_all();
+  return v;
 }
 
-double copy_rate(Arena& arena, cudaStream_t stream) {  // bytes read plus written, per microsecond
-  const size_t bytes = size_t{2} << 30;
-  void *a = arena.alloc(bytes), *b = arena.alloc(bytes);
-  return 2.0 * static_cast<double>(bytes) / median_us(stream, 7, [&] {
-           check(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice, stream), "copy");
-         });
+// Median time in microseconds of a graph of these calls.
+double graph_us(Backend& b, Operation& o, int m, int calls) {
+  Config c{};
+  c.hidden = c.vocab = 32;
+  const size_t n = static_cast<size_t>(m) * 32;
+  float* zeros = b.upload_floats(std::vector<float>(n, 0.0f));
+  std::vector<float> h(n), logits(n);
+  std::vector<double> times;
+  for (int i = 0; i < 12; ++i) {
+    const StepInput in = step_input(o, m, calls == 0 ? 1 : 0);
+    b.begin(in);
+    for (int k = 0; k < calls; ++k) o.call(b, in, k);
+    b.end(c, m, zeros, zeros, h.data(), logits.data());
+    if (i >= 3) times.push_back(b.step_seconds() * 1e6);
+  }
+  return median(times);
 }
 
-void run(const std::vector<int>& ms, const char* only) {
-  cudaDeviceProp p;
-  check(cudaGetDeviceProperties(&p, 0), "device");
-  const Limits limits = find_limits(p);
-  Stream stream;
-  stream.create(p.major >= 9);
-  double rate;
-  {
-    Arena arena;
-    rate = copy_rate(arena, stream);
-  }
-  std::printf("%s, %d multiprocessors, copy %.0f GB/s\n", p.name, p.multiProcessorCount,
-              rate / 1000);
-  for (const Case& c : kCases) {
-    if (only && std::string(only).find(c.name) == std::string::npos) continue;
-    const int groups = c.cols / 32;
-    Arena shared;
-    float* x = static_cast<float*>(shared.alloc(sizeof(float) * 8 * c.cols));
-    uint8_t* act = static_cast<uint8_t*>(shared.alloc(act_block_offset(groups, 1)));
-    float* y[2];
-    for (float*& v : y) v = static_cast<float*>(shared.alloc(sizeof(float) * 8 * c.rows));
-    kernel_synth_float<<<256, 256, 0, stream>>>(arith::SynthStream::of(1, 2), 0.0f, 1.0f, VCUDA_F32,
-                                                true, size_t{8} * c.cols, x);
-    vcuda_tensor t{};
-    t.type = VCUDA_Q4;
-    t.synth = {1, 77, 0.0f, 0.01f};
-    const std::vector<Tensor> tensors{{&t, c.rows, c.cols}};
-    std::vector<float> reference[9];
-    for (int variant = 0;; ++variant) {
-      Q4Matrix planned;
-      if (!plan_variant(variant, c.rows, groups, limits, planned)) break;
-      const Q4Shape& q = planned.shape;
-      if (planned.ring && planned.clusters == 0) continue;
-      Arena arena;
-      const int copies =
-          planned.ring ? static_cast<int>(std::min<size_t>(16, (size_t{300} << 20) / q.bytes() + 1))
-                       : 1;
-      std::vector<Q4Matrix> matrices(static_cast<size_t>(copies), planned);
-      for (Q4Matrix& m : matrices) pack_matrix(m, tensors, arena, stream);
-      for (int m : ms) {
-        stream.launch("quantize", kernel_quantize, dim3(ceil_div(groups, 8), m), dim3(256), 0, 1, x,
-                      c.cols, m, act);
-        check(cudaMemsetAsync(y[1], 0xff, sizeof(float) * 8 * c.rows, stream), "fill");
-        project_q4(matrices[0], limits, projection(matrices[0], 0, act, m, y[1], c.rows, false, {}),
-                   stream);
-        std::vector<float> out(static_cast<size_t>(m) * c.rows);
-        check(cudaStreamSynchronize(stream), "project");
-        check(cudaMemcpy(out.data(), y[1], out.size() * 4, cudaMemcpyDeviceToHost), "copy");
-        if (reference[m].empty()) reference[m] = out;
-        const bool equal = std::memcmp(out.data(), reference[m].data(), out.size() * 4) == 0;
-        if (!equal) {
-          std::printf("%-13s M %d warps %2d cluster %d tiles %2d  DIFFERS\n", c.name, m, q.warps,
-                      q.cluster, q.tiles);
-          continue;
-        }
-        if (!planned.ring) continue;
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        const int launches = std::max(copies, 16);
-        check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-        for (int i = 0; i < launches; ++i) {
-          const Q4Matrix& matrix = matrices[static_cast<size_t>(i % copies)];
-          project_q4(matrix, limits, projection(matrix, 0, act, m, y[i % 2], c.rows, false, {}),
-                     stream);
-        }
-        check(cudaStreamEndCapture(stream, &graph), "capture");
-        check(cudaGraphInstantiate(&exec, graph, 0), "graph");
-        const double us =
-            median_us(stream, 7, [&] { check(cudaGraphLaunch(exec, stream), "launch"); }) /
-            launches;
-        cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-        const double bytes = c.rows * double(groups) * 18;
-        std::printf(
-            "%-13s M %d warps %2d cluster %d tiles %2d clusters %3d passes %3d  %7.2f us  %5.0f "
-            "GB/s  %5.1f %% of the copy rate\n",
-            c.name, m, q.warps, q.cluster, q.tiles, planned.clusters,
-            ceil_div(q.slabs(), planned.clusters), us, bytes / us / 1000, 100 * bytes / us / rate);
+int operations(const Options& options) {
+  const Machine machine;
+  const double rate = copy_rate(nullptr);
+  setenv("VLLM_CUDA_FUSED", "0", 1);  // single kernels are what is measured
+  const vcuda_dev_options open{sizeof(vcuda_dev_options), 0, 0};
+  const std::unique_ptr<Backend> cpu = make_reference(open), gpu = make_backend(open);
+  std::printf("%s, driver %s, copy %.0f GB/s\n", machine.p.name, machine.driver.c_str(), rate);
+  Json json;
+  json.open('{').machine(machine, rate).open('[', "operations");
+  int different = 0;
+  for (const OperationCase& c : operation_cases()) {
+    if (c.name.find(options.only) == std::string::npos) continue;
+    for (int m : options.ms) {
+      const std::vector<float> expected = once(*cpu, *c.make(), m),
+                               found = once(*gpu, *c.make(), m);
+      if (expected.size() != found.size() ||
+          std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)) != 0) {
+        std::printf("%-24s M %d  DIFFERS from the CPU\n", c.name.c_str(), m);
+        ++different;
+        continue;
       }
+      const std::unique_ptr<Operation> o = c.make();
+      o->prepare(*gpu, m, c.copies);
+      const double us = (graph_us(*gpu, *o, m, c.copies) - graph_us(*gpu, *o, m, 0)) / c.copies;
+      gpu->free_all();
+      const double bytes = o->bytes(m), share = bytes / us / 1e3 / rate;
+      std::printf("%-24s M %d  %9.2f us  %8.2f MB  %6.1f GB/s  %5.1f %% of the copy rate\n",
+                  c.name.c_str(), m, us, bytes / 1e6, bytes / us / 1e3, 100 * share);
+      std::fflush(stdout);
+      json.open('{').field("operation", c.name).field("m", m).field("us", us, 2);
+      json.field("bytes", bytes, 0).field("share_of_copy", share).close();
     }
-    std::fflush(stdout);
   }
+  json.close().close();
+  if (!options.json.empty() && different == 0) json.write(options.json);
+  return different ? 1 : 0;
 }
 
 }  // namespace bench
 
 int main(int argc, char** argv) {
-  std::vector<int> ms;
-  const char* only = nullptr;
-  for (int i = 1; i < argc; ++i) {
-    const std::string a = argv[i];
-    if (a == "--case" && i + 1 < argc) only = argv[++i];
-    else if (std::atoi(argv[i]) >= 1 && std::atoi(argv[i]) <= 8) ms.push_back(std::atoi(argv[i]));
-    else
-      return std::fprintf(stderr, "kernel_bench [M ...] [--case NAME]: what is '%s'?\n", argv[i]),
-             2;
-  }
-  if (ms.empty()) ms = {1, 8};
   try {
-    bench::run(ms, only);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
+    bench::Options o;
+    for (int i = 1; i < argc; ++i) {
+      const std::string a = argv[i];
+      if (a == "--cuts") {
+        o.cuts = true;
+        continue;
+      }
+      if (i + 1 == argc)
+        vcuda::fail(VCUDA_E_ARGUMENT, "%s: unknown, or without a value", a.c_str());
+      const char* value = argv[++i];
+      if (a == "--m") o.ms = bench::numbers(value);
+      else if (a == "--only") o.only = value;
+      else if (a == "--json") o.json = value;
+      else if (a == "--table") o.table = value;
+      else vcuda::fail(VCUDA_E_ARGUMENT, "%s: unknown", a.c_str());
+    }
+    for (int m : o.ms)
+      if (m < 1 || m > 8) vcuda::fail(VCUDA_E_ARGUMENT, "--m: %d is not from 1 to 8", m);
+    return o.cuts ? bench::sweep_cuts(o.ms, o.table) : bench::operations(o);
+  } catch (const vcuda::Error& e) {
+    std::fprintf(stderr, "kernel_bench: %s\n", e.what());
+    return 2;
   }
-  return 0;
 }

@@ -45,13 +45,18 @@ class JobVerdict:
     id: str
     status: JobStatus
     reason: str  # one line, "" when the status says it all
-    requested: bool
+    requested: bool  # asked for by name, or the candidate lacks what the baseline has
     comparison: Comparison | None = None  # only where it may be told: both arms repeat themselves
     missing: tuple[str, ...] = ()  # unsupported: entries that a library lacks
     control: str = ""  # what the control changed and what that did
     # beside the verdict, never instead of it
     divergence: Divergence | None = None
     explanations: tuple[Explanation, ...] = ()  # one for each file that differs
+
+    @property
+    def skipped(self) -> bool:
+        """Listed as unsupported, and no failure of the run."""
+        return self.status is JobStatus.UNSUPPORTED and not self.requested
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,7 @@ def conclude(jobs: Sequence[JobVerdict]) -> Verdict:
     count = statuses.count
     same = count(JobStatus.SAME)
     doubtful = count(JobStatus.NONDETERMINISTIC) + count(JobStatus.INDISTINCT)
-    missed = any(job.requested and job.status is JobStatus.UNSUPPORTED for job in jobs)
+    missed = any(job.status is JobStatus.UNSUPPORTED and not job.skipped for job in jobs)
     if count(JobStatus.DIFFERS):
         code = Exit.DIFFERS
     elif count(JobStatus.FAILED):

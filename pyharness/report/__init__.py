@@ -1,1 +1,3 @@
-"""A verdict for people (text), for programs (document) and for CI servers (junit)."""
+"""A verdict for people (terminal, text, html), for programs (document, attestation) and for CI
+servers (junit, github).
+"""

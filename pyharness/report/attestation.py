@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyharness.errors import Exit
+from pyharness.report.document import verdict_of
 from pyharness.values import JobStatus
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
-UNTESTED = {JobStatus.UNSUPPORTED.value}
 
 
 def attestation(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,14 +39,12 @@ def attestation(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tests(document: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    passed, warned, failed = [], [], []
-    for job in document["jobs"]:
-        if job["status"] == JobStatus.SAME.value:
-            passed.append(job["id"])
-        elif job["status"] in UNTESTED and not job["requested"]:
-            warned.append(job["id"])
-        else:
-            failed.append(job["id"])
+    passed: list[str] = []
+    warned: list[str] = []
+    failed: list[str] = []
+    for job in verdict_of(document).jobs:
+        kind = passed if job.status is JobStatus.SAME else warned if job.skipped else failed
+        kind.append(job.id)
     return passed, warned, failed
 
 

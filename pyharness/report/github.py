@@ -58,19 +58,14 @@ def _append(variable: str, text: str) -> None:
 
 def error_lines(document: Mapping[str, Any]) -> list[str]:
     """One error for each job that is neither the same nor merely unsupported; at most ten."""
-    bad = [job for job in verdict_of(document).jobs if _is_bad(job)]
+    jobs = verdict_of(document).jobs
+    bad = [job for job in jobs if job.status is not JobStatus.SAME and not job.skipped]
     shown = bad if len(bad) <= ANNOTATIONS else bad[: ANNOTATIONS - 1]
     lines = [_command("error", f"{j.status.value}: {j.id}", "\n".join(_details(j))) for j in shown]
     if rest := len(bad) - len(shown):
         told = f"{rest} more jobs; the summary of the step and report.html list all"
         lines.append(_command("error", f"and {rest} more", told))
     return lines
-
-
-def _is_bad(job: JobVerdict) -> bool:
-    return job.status is not JobStatus.SAME and (
-        job.status is not JobStatus.UNSUPPORTED or job.requested
-    )
 
 
 def _details(job: JobVerdict) -> list[str]:

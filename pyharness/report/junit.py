@@ -66,9 +66,7 @@ def _element(job: JobVerdict) -> tuple[str, str]:
         return "", ""
     if job.status is JobStatus.DIFFERS:
         return "failure", message
-    if job.status is JobStatus.UNSUPPORTED and not job.requested:
-        return "skipped", message
-    return "error", message
+    return "skipped" if job.skipped else "error", message
 
 
 def _legal(text: str) -> str:

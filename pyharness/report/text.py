@@ -108,9 +108,7 @@ def meaning(verdict: Verdict) -> str:
         return MEANING[code]
     open_: dict[str, list[str]] = {}
     for job in verdict.jobs:
-        if job.status is not JobStatus.SAME and (
-            job.requested or job.status is not JobStatus.UNSUPPORTED
-        ):
+        if job.status is not JobStatus.SAME and not job.skipped:
             open_.setdefault(job.status.value, []).append(job.id)
     told = [f"{status}: {_some(ids)}" for status, ids in open_.items()]
     return f"asked for and not proved: {'; '.join(told)}"

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pyharness.compare import FILES, Tensor, len_and_layout, number_of, pattern_of
 from pyharness.differences.findings import Distances, Element, Explanation, Flip, Group
+from pyharness.differences.ulp import Words, classes
 from pyharness.values import Comparison
 
 ELEMENTS = 8  # first differing elements that are written out
@@ -24,10 +25,6 @@ FLIPS = 64
 BLOCK_ELEMENTS = 1 << 20
 LOGITS = FILES[1]
 
-_INFINITY = 0x7F800000
-_EDGES = np.array([1, 2, 3, 11, 101])  # of ulp_1, ulp_2, ulp_3_to_10, ulp_11_to_100, ulp_more
-
-Words = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.int64]  # one for each field of Distances
 
 
@@ -76,11 +73,8 @@ class _File:
             counts = np.zeros(9, np.int64)
             best: list[tuple[float, int]] = [(-np.inf, 0), (-np.inf, 0)]
             for at, x, y in _blocks(self.baseline, self.candidate, tensor, other, row, width):
-                if np.array_equal(x, y):
-                    counts[0] += x.size
-                else:
-                    counts += distances(x, y)
-                    self._elements(tensor, row * width + at, x, y)
+                counts += distances(x, y)
+                self._elements(tensor, row * width + at, x, y)
                 if self.baseline.name == LOGITS:
                     best = [_larger(b, at, words) for b, words in zip(best, (x, y), strict=True)]
             self.counts += counts
@@ -155,25 +149,7 @@ def _blocks(
 
 def distances(x: Words, y: Words) -> Counts:
     """Counts in the order of the fields of ``Distances``."""
-    counts = np.zeros(9, np.int64)
-    unequal = x != y
-    counts[0] = x.size - int(np.count_nonzero(unequal))
-    a, b = x[unequal], y[unequal]
-    magnitudes = a & 0x7FFFFFFF, b & 0x7FFFFFFF
-    nan = (magnitudes[0] > _INFINITY) | (magnitudes[1] > _INFINITY)
-    infinite = ~nan & ((magnitudes[0] == _INFINITY) | (magnitudes[1] == _INFINITY))
-    zero = (magnitudes[0] | magnitudes[1]) == 0
-    counts[8], counts[7], counts[1] = nan.sum(), infinite.sum(), zero.sum()
-    finite = ~(nan | infinite | zero)
-    apart = np.abs(_ordered(a[finite]) - _ordered(b[finite]))
-    counts[2:7] = np.bincount(np.digitize(apart, _EDGES) - 1, minlength=5)
-    return counts
-
-
-def _ordered(words: Words) -> npt.NDArray[np.int64]:
-    """Integers in the order of the numbers, neighbours one apart; both zeros are 0."""
-    magnitude = (words & 0x7FFFFFFF).astype(np.int64)
-    return np.where(words >> 31 != 0, -magnitude, magnitude)
+    return np.bincount(classes(x, y), minlength=9)
 
 
 def _larger(best: tuple[float, int], at: int, words: Words) -> tuple[float, int]:

@@ -5,6 +5,7 @@ Frozen values for the document of a run; they explain a verdict and never decide
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -117,23 +118,25 @@ class Explanation:
 
 def divergence_line(d: Divergence) -> str:
     """``first difference: step 66 (row 3 of the 4-row step), layer 5 (GDN), mixer, head 2: ...``"""
+    element = f"element {list(d.index)} " if d.index else ""
+    bits = f"{d.arms[0]} {d.bits[0]} {d.arms[1]} {d.bits[1]}"
+    line = f"first difference: {place_of(d)}: {element}{bits}{extent_of(d)}"
+    return line + (f" ({d.note})" if d.note else "")
+
+
+def place_of(d: Divergence) -> str:
+    """Step, row, layer and operation."""
     where = [_step(d)]
     if d.layer >= 0:
         where.append(f"layer {d.layer} ({d.layer_kind})")
     where.append(d.operation or "operation not known")
-    if d.part:
-        where.append(d.part)
-    names = d.arms
-    element = f"element {list(d.index)} " if d.index else ""
-    line = (
-        f"first difference: {', '.join(where)}: {element}"
-        f"{names[0]} {d.bits[0]} {names[1]} {d.bits[1]}"
-    )
-    if d.total:
-        line += f"; {d.different} of {d.total} elements differ"
-    if d.also:
-        line += f"; so does the layer's state: {', '.join(d.also)}"
-    return line + (f" ({d.note})" if d.note else "")
+    return ", ".join([*where, d.part] if d.part else where)
+
+
+def extent_of(d: Divergence) -> str:
+    """How much of the operation differs, and what of the layer's state."""
+    count = f"; {d.different} of {d.total} elements differ" if d.total else ""
+    return count + (f"; so does the layer's state: {', '.join(d.also)}" if d.also else "")
 
 
 def _step(d: Divergence) -> str:
@@ -144,23 +147,23 @@ def _step(d: Divergence) -> str:
     return f"step {d.position}{rows}"
 
 
-CLASSES = (
-    ("sign_of_zero", "sign of zero"),
-    ("ulp_1", "1 ulp"),
-    ("ulp_2", "2 ulp"),
-    ("ulp_3_to_10", "3-10 ulp"),
-    ("ulp_11_to_100", "11-100 ulp"),
-    ("ulp_more", "over 100 ulp"),
-    ("infinite", "infinite"),
-    ("nan", "NaN"),
-)
+CLASSES = {  # of elements that differ: field of ``Distances`` -> its name
+    "sign_of_zero": "sign of zero",
+    "ulp_1": "1 ulp",
+    "ulp_2": "2 ulp",
+    "ulp_3_to_10": "3-10 ulp",
+    "ulp_11_to_100": "11-100 ulp",
+    "ulp_more": "over 100 ulp",
+    "infinite": "infinite",
+    "nan": "NaN",
+}
 
 
 def explanation_line(e: Explanation) -> str:
     """Counts by class, the rows or tensors concerned, and the greedy tokens that flip."""
     if e.note:
         return e.note
-    counts = [f"{n} x {told}" for key, told in CLASSES if (n := getattr(e.distances, key))]
+    counts = [f"{n} x {told}" for key, told in CLASSES.items() if (n := getattr(e.distances, key))]
     parts = [", ".join(counts), _groups(e)]
     if e.flips:
         first = e.flips[0]
@@ -175,18 +178,20 @@ def _groups(e: Explanation) -> str:
     rows = all(g.name.isdecimal() for g in e.groups)
     if not e.groups:
         return ""
-    names = _ranges([int(g.name) for g in e.groups]) if rows else [g.name for g in e.groups]
+    names = [g.name for g in e.groups]
+    if rows:
+        names = [str(a) if a == b else f"{a}-{b}" for a, b in runs_of(map(int, names))]
     shown = names[:6]
     more = len(names) - len(shown) + e.groups_differing - len(e.groups)
     return f"{'rows ' if rows else ''}{', '.join(shown)}" + (f" and {more} more" if more else "")
 
 
-def _ranges(numbers: list[int]) -> list[str]:
-    """``[3, 4, 5, 9]`` -> ``["3-5", "9"]``."""
-    runs: list[list[int]] = []
-    for n in numbers:
+def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of neighbours: 3, 4, 5, 9 -> (3, 5), (9, 9)."""
+    runs: list[tuple[int, int]] = []
+    for n in sorted(numbers):
         if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
+            runs[-1] = runs[-1][0], n
         else:
-            runs.append([n, n])
-    return [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+            runs.append((n, n))
+    return runs

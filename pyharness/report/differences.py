@@ -206,7 +206,7 @@ def _spread(job: Job) -> str:
 
 
 def _share(count: int, total: int) -> int:
-    """Class of the number of a layer's operations that differ; q5 stays for what is not finite."""
+    """Shade of the number of a layer's operations that differ; q5 stays for what is not finite."""
     return 0 if not count else 1 + (4 * count - 1) // total
 
 
@@ -218,7 +218,7 @@ def _range(first: int, step: int, end: int) -> str:
 def _legend() -> str:
     items = (
         f'<li><span class="swatch q{i}"></span>{esc(name)}</li>'
-        for i, name in enumerate(svg.CLASS_NAMES)
+        for i, name in enumerate(svg.SHADE_NAMES)
     )
     return (
         '<p class="soft">Colour: how far apart the farthest elements of a cell are, in units in '

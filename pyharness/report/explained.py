@@ -7,60 +7,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pyharness.differences.findings import (
+    CLASSES,
+    Distances,
+    Divergence,
+    extent_of,
+    place_of,
+)
 from pyharness.report.markup import esc, marked, more, table
+from pyharness.report.svg import SHADES
+from pyharness.values import from_json
 
 Explanation = Mapping[str, Any]
-# class of distances -> its name, and its colour among those of the heat maps
-_CLASSES = {
-    "sign_of_zero": ("sign of zero", 1),
-    "ulp_1": ("1 ulp", 1),
-    "ulp_2": ("2 ulp", 2),
-    "ulp_3_to_10": ("3-10 ulp", 2),
-    "ulp_11_to_100": ("11-100 ulp", 3),
-    "ulp_more": ("over 100 ulp", 4),
-    "infinite": ("infinite", 5),
-    "nan": ("NaN", 5),
-}
+_SHADES = dict(zip(Distances.__dataclass_fields__, SHADES, strict=True))
 
 
 def where(job: Mapping[str, Any]) -> str:
     """Step, row, layer and operation of the first difference in the order of the computation; "" if
     the document does not say.
     """
-    d = job.get("divergence")
-    if not d:
-        return ""
-    told = [_step(d)]
-    if d["layer"] >= 0:
-        told.append(f"layer {d['layer']} ({d['layer_kind']})")
-    told += [d["operation"] or "operation not known", *([d["part"]] if d["part"] else [])]
-    return ", ".join(told)
+    d = _divergence(job)
+    return place_of(d) if d else ""
 
 
 def divergence(job: Mapping[str, Any]) -> str:
-    d = job.get("divergence")
+    d = _divergence(job)
     if not d:
         return ""
-    ours, theirs = marked(*d["bits"])
-    element = f" element {list(d['index'])}" if d["index"] else ""
-    names = [esc(arm) for arm in d["arms"]]
-    bits = f"{names[0]} {ours}, {names[1]} {theirs}" if all(d["bits"]) else ""
-    count = f"; {d['different']} of {d['total']} elements differ" if d["total"] else ""
-    if d.get("also"):
-        count += f"; so does the layer's state: {', '.join(d['also'])}"
-    note = f' <span class="soft">({esc(d["note"])})</span>' if d["note"] else ""
+    ours, theirs = marked(*d.bits)
+    element = f"element {list(d.index)}" if d.index else ""
+    bits = f"{esc(d.arms[0])} {ours}, {esc(d.arms[1])} {theirs}" if all(d.bits) else ""
+    note = f' <span class="soft">({esc(d.note)})</span>' if d.note else ""
     return (
-        f'<p class="divergence"><strong>First difference: {esc(where(job))}.</strong>'
-        f"<br>{esc(element.strip())} {bits}{esc(count)}{note}</p>"
+        f'<p class="divergence"><strong>First difference: {esc(place_of(d))}.</strong>'
+        f"<br>{esc(element)} {bits}{esc(extent_of(d))}{note}</p>"
     )
 
 
-def _step(d: Mapping[str, Any]) -> str:
-    if d["operation"].startswith("state"):
-        after = {"step": "step", "step_m": f"{d['rows']}-row step"}.get(d["call"], d["call"])
-        return f"after the {after} to position {d['position']}"
-    row = f" (row {d['row']} of the {d['rows']}-row step)" if d["rows"] > 1 else ""
-    return f"step {d['position']}{row}"
+def _divergence(job: Mapping[str, Any]) -> Divergence | None:
+    found: Divergence | None = from_json(Divergence | None, job.get("divergence"))
+    return found
 
 
 def classes_of(explained: Explanation) -> str:
@@ -70,8 +56,8 @@ def classes_of(explained: Explanation) -> str:
     if explained["note"]:
         return f'<p class="soft">{esc(explained["note"])}</p>'
     told = [
-        f'<li><span class="swatch q{shade}"></span>{count} &times; {esc(name)}</li>'
-        for key, (name, shade) in _CLASSES.items()
+        f'<li><span class="swatch q{_SHADES[key]}"></span>{count} &times; {esc(name)}</li>'
+        for key, name in CLASSES.items()
         if (count := explained["distances"][key])
     ]
     flips = [
@@ -89,9 +75,9 @@ def per_group(explained: Explanation) -> str:
     groups = explained.get("groups", ())
     if not groups:
         return ""
-    used = [k for k in _CLASSES if any(g["distances"][k] for g in groups)]
+    used = [k for k in CLASSES if any(g["distances"][k] for g in groups)]
     rows = [(esc(_group(g["name"])), *(str(g["distances"][k] or "") for k in used)) for g in groups]
-    head = ("", *(_CLASSES[k][0] for k in used))
+    head = ("", *(CLASSES[k] for k in used))
     count = explained["groups_differing"]
     caption = f"{len(rows)} of {count} that differ, elements by distance"
     return more(f"By {'row' if groups[0]['name'].isdecimal() else 'tensor'}: {count} differ",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pyharness.differences.findings import runs_of
 from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict
 
@@ -81,10 +82,4 @@ def case_names(jobs: Sequence[JobVerdict]) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """2, 3, 4, 8 -> ``2..4,8``"""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ",".join(f"{r[0]}..{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+    return ",".join(str(a) if a == b else f"{a}..{b}" for a, b in runs_of(numbers))

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from pyharness.compare import FILES, Tensor, len_and_layout
+from pyharness.differences.ulp import Words, classes
+from pyharness.report.svg import SHADES
 
 BINS = 64  # the most cells along one axis
 BLOCK_ELEMENTS = 1 << 20
-# Classes of distance: 0 equal; 1 one unit in the last place, or the sign of zero; 2 to 10; 11 to
-# 100; more; infinite or NaN on one side or both.
-ULP_ENDS = (1, 10, 100)
-FAR, NOT_FINITE = 4, 5
-_INFINITE = 0x7F800000
+FAR = 4  # shade of what is no float32 and differs
+_SHADES = np.array(SHADES, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Grid:
     step: tuple[int, int]
     elements: int  # of the array; at one (row, column) there may be several
     different: tuple[tuple[int, ...], ...]  # elements that differ; () where the array is equal
-    distance: tuple[tuple[int, ...], ...]  # class of the farthest ones
+    distance: tuple[tuple[int, ...], ...]  # shade of the farthest ones
 
 
 def difference_grids(baseline: Path, candidate: Path) -> tuple[Grid, ...]:
@@ -58,18 +57,18 @@ def _grid(paths: tuple[Path, Path], pair: tuple[Tensor, Tensor]) -> Grid:
     axes, (outer, rows, columns, inner) = _view(tensor)
     step = -(-rows // BINS), -(-columns // BINS)
     cells = -(-rows // step[0]), -(-columns // step[1])
-    counts, classes = np.zeros(cells, np.int64), np.zeros(cells, np.uint8)
+    counts, farthest = np.zeros(cells, np.int64), np.zeros(cells, np.uint8)
     starts = np.arange(0, columns, step[1])
-    for first, found in _classes(paths, pair, (outer * rows, columns * inner)):
+    for first, found in _shaded(paths, pair, (outer * rows, columns * inner)):
         lines = found.reshape(len(found), columns, inner)
         at = (first + np.arange(len(found))) % rows // step[0]
         binned = np.add.reduceat((lines > 0).sum(2, dtype=np.int64), starts, axis=1)
         np.add.at(counts, at, binned)
-        np.maximum.at(classes, at, np.maximum.reduceat(lines.max(2), starts, axis=1))
+        np.maximum.at(farthest, at, np.maximum.reduceat(lines.max(2), starts, axis=1))
     differs = bool(counts.any())
     return Grid(
         paths[0].name, tensor.name, axes, (rows, columns), step, tensor.elements,
-        _told(counts) if differs else (), _told(classes) if differs else (),
+        _told(counts) if differs else (), _told(farthest) if differs else (),
     )  # fmt: skip
 
 
@@ -90,10 +89,10 @@ def _view(tensor: Tensor) -> tuple[tuple[str, str], tuple[int, int, int, int]]:
     return ("part", name), (1, 1, shape[0], rest)
 
 
-def _classes(
+def _shaded(
     paths: tuple[Path, Path], pair: tuple[Tensor, Tensor], lines: tuple[int, int]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(first line, classes of distance [lines, width]), a few lines at a time."""
+    """(first line, shades [lines, width]), a few lines at a time."""
     count, width = lines
     a, b = (
         np.memmap(path, f"<u{t.itemsize}", "r", t.start, (count, width))
@@ -102,22 +101,9 @@ def _classes(
     block = max(1, BLOCK_ELEMENTS // max(1, width))
     for first in range(0, count, block):
         x, y = a[first : first + block], b[first : first + block]
-        unequal = x != y
-        found = np.where(unequal, FAR, 0).astype(np.uint8)
-        if pair[0].dtype == "F32" and unequal.any():
-            found[unequal] = float_classes(x[unequal], y[unequal])
-        yield first, found
+        yield first, shades(x, y) if pair[0].dtype == "F32" else np.where(x != y, FAR, 0)
 
 
-def float_classes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Classes of distance of float32 bit patterns that differ."""
-    far = np.abs(_ordered(x) - _ordered(y))
-    classes = 1 + np.searchsorted(ULP_ENDS, far, side="left")
-    magnitudes = np.maximum(x & 0x7FFFFFFF, y & 0x7FFFFFFF)
-    return np.where(magnitudes >= _INFINITE, NOT_FINITE, classes).astype(np.uint8)
-
-
-def _ordered(bits: np.ndarray) -> np.ndarray:
-    """Whole numbers in the order of the floats; neighbours are 1 apart, both zeros are 0."""
-    magnitude = (bits & 0x7FFFFFFF).astype(np.int64)
-    return np.where(bits >> 31, -magnitude, magnitude)
+def shades(x: Words, y: Words) -> np.ndarray:
+    """Of float32 bit patterns; 0 where they are equal."""
+    return _SHADES[classes(x, y)]

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pyharness.report.markup import esc
 
 WIDTH = 360.0
-# classes q0 to q5: how far apart the farthest elements of a cell are
-CLASS_NAMES = ("equal", "1 ulp", "2 to 10 ulp", "11 to 100 ulp", "over 100 ulp", "infinite or NaN")
+# shades q0 to q5: how far apart the farthest elements of a cell are; the shade of each class that
+# ``differences.findings.Distances`` counts
+SHADES = (0, 1, 1, 2, 2, 3, 4, 5, 5)
+SHADE_NAMES = ("equal", "1 ulp", "2 to 10 ulp", "11 to 100 ulp", "over 100 ulp", "infinite or NaN")
 _TEXT = 11.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a heat map: cells by class, stretched over the whole width."""
+    """One line of a heat map: cells by shade, stretched over the whole width."""
 
     label: str
     cells: Sequence[int]  # () where nothing differs
@@ -64,7 +66,7 @@ def heat_map(
 
 
 def _runs(cells: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(begin, end, class) of neighbours in one class, without those that are equal."""
+    """(begin, end, shade) of neighbours in one shade, without those that are equal."""
     runs: list[tuple[int, int, int]] = []
     for k, shade in enumerate(cells):
         if shade and runs and runs[-1][1:] == (k, shade):

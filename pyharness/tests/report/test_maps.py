@@ -14,7 +14,7 @@ from pyharness.compare import compare_dumps
 from pyharness.differences.divergence import Place
 from pyharness.differences.spread import SPREAD_ROWS, spread
 from pyharness.differences.traces import Call, Site, Trace
-from pyharness.report.maps import BINS, Grid, difference_grids, float_classes
+from pyharness.report.maps import BINS, Grid, difference_grids, shades
 from pyharness.tests.test_compare import safetensors
 
 ONE = 0x3F800000
@@ -129,15 +129,15 @@ def test_the_farthest_element_of_a_cell_gives_its_class(pair: Pair) -> None:
         (ONE, 0xFFC00000, 5),
     ],
 )
-def test_classes_of_distance(ours: int, theirs: int, shade: int) -> None:
+def test_shades_of_distances(ours: int, theirs: int, shade: int) -> None:
     pair = np.array([ours], "<u4"), np.array([theirs], "<u4")
-    assert float_classes(*pair).tolist() == float_classes(*pair[::-1]).tolist() == [shade]
+    assert shades(*pair).tolist() == shades(*pair[::-1]).tolist() == [shade]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_every_difference_has_a_class(ours: int, theirs: int) -> None:
+def test_every_difference_has_a_shade(ours: int, theirs: int) -> None:
     if ours != theirs:
-        shade = float_classes(np.array([ours], "<u4"), np.array([theirs], "<u4"))[0]
+        shade = shades(np.array([ours], "<u4"), np.array([theirs], "<u4"))[0]
         values = np.array([ours, theirs], "<u4").view("<f4")
         assert 1 <= shade <= 5 and bool(np.isfinite(values).all()) is bool(shade < 5)
 

@@ -42,9 +42,7 @@ class Place(NamedTuple):
 
 def word_at(trace: Trace, place: Place, site: Site) -> int:
     """The digest of a row of an operation, or of a part of the state."""
-    if place.row < 0:
-        return int(trace.states[place.call, trace.column(site)])
-    return int(trace.rows[trace.first_row(place.call) + place.row, trace.column(site)])
+    return int(trace.line(*place)[trace.column(site)])
 
 
 def differing(
@@ -65,9 +63,12 @@ def differing(
             for row, history in enumerate(call.rows)
         ]
         after = Place(number, -1) if same_script else states.get(call.history)
-        for site in theirs.sites():
-            for b, a in [(Place(number, -1), after)] if site.state else pairs:
-                if a is not None and word_at(ours, a, site) != word_at(theirs, b, site):
+        pairs.append((Place(number, -1), after))
+        unequal = [(a, b, ours.line(*a) != theirs.line(*b)) for b, a in pairs if a is not None]
+        unequal = [found for found in unequal if found[2].any()]
+        for site in theirs.sites() if unequal else ():
+            for a, b, where in unequal:
+                if site.state == (b.row < 0) and where[theirs.column(site)]:
                     yield site, (a, b)
 
 

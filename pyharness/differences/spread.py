@@ -28,7 +28,8 @@ def spread(trace: Trace, found: Iterable[tuple[Site, tuple[Place, Place]]]) -> S
         for number, call in enumerate(trace.calls)
         for row in range(len(call.rows))
     ]
-    shown = [place for place in every if place >= min(sites)][:SPREAD_ROWS]
+    first = min(sites)
+    shown = [place for place in every if place >= first][:SPREAD_ROWS]
     layers, outputs = [], []
     for place in shown:
         here = sites.get(place, [])

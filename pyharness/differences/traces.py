@@ -11,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,8 +85,14 @@ class Trace:
     def layers(self) -> int:
         return self.states.shape[1] // PARTS
 
-    def first_row(self, call: int) -> int:
-        return sum(len(c.rows) for c in self.calls[:call])
+    @cached_property
+    def first_rows(self) -> tuple[int, ...]:
+        """Of each call, its first line of ``rows``."""
+        return tuple(accumulate((len(c.rows) for c in self.calls[:-1]), initial=0))
+
+    def line(self, call: int, row: int) -> npt.NDArray[np.uint64]:
+        """The digests of a row of a call; ``row`` -1: of the state after it."""
+        return self.states[call] if row < 0 else self.rows[self.first_rows[call] + row]
 
     def sites(self) -> Iterator[Site]:
         """In the order of the forward pass; a layer's state right after its mixer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -56,10 +58,7 @@ def rows_trace() -> Trace:
 
 def bend(made: Trace, call: int, row: int, site: Site) -> None:
     """Change one digest; row -1: of the state."""
-    if row < 0:
-        made.states[call, made.column(site)] += 1
-    else:
-        made.rows[made.first_row(call) + row, made.column(site)] += 1
+    made.line(call, row)[made.column(site)] += 1
 
 
 def first(made: Trace) -> tuple[Site, tuple[Place, Place]] | None:
@@ -92,6 +91,17 @@ def test_one_changed_digest_is_found(call: int, row: int, site: Site, where: Pla
     made = rows_trace()
     bend(made, call, row, site)
     assert first(made) == (site, (where, Place(call, row)))
+
+
+def test_a_long_trace_is_compared_in_linear_time() -> None:
+    """4000 calls: to look for each call's rows anew, site by site, would be quadratic."""
+    tokens = [("step", (t % 251,)) for t in range(4000)]
+    ours, theirs = trace(*tokens), trace(*tokens)
+    bend(theirs, 4000, 0, Site(7, RESIDUAL))
+    began = time.process_time()
+    (found,) = differing(ours, theirs, same_script=False)
+    assert found == (Site(7, RESIDUAL), (Place(4000, 0), Place(4000, 0)))
+    assert time.process_time() - began < 5
 
 
 def test_other_tokens_are_not_compared() -> None:

@@ -118,7 +118,7 @@ def test_a_capture_has_the_elements_behind_a_digest(
     assert [f.name for f in result.files] == [traces.CAPTURE]
     array = np.load(tmp_path / "one" / traces.CAPTURE)
     trace = pair[0]
-    source = trace.states[call] if row < 0 else trace.rows[trace.first_row(call) + row]
+    source = trace.line(call, row)
     assert array.dtype == np.dtype("<f4") and array.ndim == 1
     assert digest(array) == int(source[trace.column(site)])
 

@@ -24,6 +24,7 @@ from pyharness.files import write_atomically
 from pyharness.inputs.checkpoint import most_positions
 from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
 from pyharness.inputs.tokens import read_text, read_tokens
+from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report import document, github, text
@@ -253,7 +254,7 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
     comparison, ours, theirs = compare.compare_and_hash(baseline, candidate)
     explanations = explain(baseline, candidate, comparison)
     if json_path != "-":
-        print("\n".join(text.comparison_lines(comparison, explanations)))
+        print("\n".join(map(printable, text.comparison_lines(comparison, explanations))))
     told = {"schema": "ab-comparison/1", **to_json(comparison)}
     told["explanations"] = to_json(explanations)
     told |= {"baseline": to_json(ours), "candidate": to_json(theirs)}
@@ -325,7 +326,7 @@ def library_lines(whole: Mapping[str, Any]) -> list[str]:
 
 def tell(notes: tuple[str, ...]) -> None:
     for note in dict.fromkeys(notes):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def write(path: str | None, data: bytes) -> None:

@@ -12,8 +12,13 @@ LONGEST = 2000  # characters
 
 def one_line(message: str) -> str:
     """A message, which may quote any file, as one line of plain text."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    line = printable(" ".join(message.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ... ({len(line)} characters)"
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey (control characters, those that turn text around) as escapes."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def check_text(arguments: Sequence[str]) -> None:

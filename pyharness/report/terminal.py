@@ -10,6 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pyharness.messages import printable
 from pyharness.report.grouping import Gathering
 from pyharness.report.text import print_jobs, print_summary
 from pyharness.verdict import JobVerdict, Verdict
@@ -68,4 +69,4 @@ class Terminal:
     def say(self, *lines: str) -> None:
         self._print_rest()
         for line in lines:
-            self._results.print(line, soft_wrap=True, markup=False)
+            self._results.print(printable(line), soft_wrap=True, markup=False)

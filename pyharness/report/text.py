@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyharness.differences.findings import Explanation, divergence_line, explanation_line
 from pyharness.errors import Exit
+from pyharness.messages import printable
 from pyharness.report.grouping import case_names, group_name
 from pyharness.values import Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict
@@ -134,7 +135,7 @@ def print_jobs(console: Console, jobs: Sequence[JobVerdict]) -> None:
     from rich.text import Text
 
     for i, line in enumerate(group_lines(jobs)):
-        text = Text(line)
+        text = Text(printable(line))
         if i == 0:
             text.stylize(STYLE[jobs[0].status], 0, _WIDTH)
         console.print(text, soft_wrap=True)

@@ -39,6 +39,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Place:
         ("forges-done", {Exit.FAILED}),
         ("forges-unsupported", {Exit.UNPROVED, Exit.FAILED}),
         ("forges-twice", {Exit.FAILED, Exit.UNPROVED}),
+        ("forges-a-line", {Exit.FAILED, Exit.UNPROVED}),
     ],
 )
 def test_a_hostile_library_is_never_the_same(
@@ -52,6 +53,8 @@ def test_a_hostile_library_is_never_the_same(
     ended = call([*line, "--candidate", str(library), *archived.archive])
     assert ended.code in codes, ended
     assert "defect" not in ended.err and "Traceback" not in ended.out + ended.err, ended
+    assert all(line.isprintable() for line in ended.out.splitlines())  # no terminal obeys it
+    assert not any(line.startswith("same ") for line in ended.out.splitlines())
     for path in runs.glob("*/verdict.json"):
         statuses = {job["status"] for job in json.loads(path.read_bytes())["jobs"]}
         assert "same" not in statuses

@@ -28,10 +28,12 @@ from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report import document, github, text
+from pyharness.report.speed import speed_lines
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.selection import select
+from pyharness.speed import timing
 from pyharness.values import Arm, ArmPlan, FileFact, ModelSpec, Op, to_json
 
 
@@ -263,17 +265,19 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
 
 
 def show(run: str, settings: Settings, json_path: str | None) -> int:
-    """The verdict of a finished run, with its exit code."""
+    """The verdict of a finished run, with its exit code, and what was timed after it."""
     folder = record.find_run(settings["out"], run)
     verdict, whole, made = record.read_run(folder)
     identity.check_loaded(made.libraries)
+    timed = timing.read(folder)
     if json_path == "-":
         write(json_path, document.dumps(whole))
         return verdict.exit_code
     with Terminal() as terminal:
         for job in verdict.jobs:
             terminal.job(job)
-        terminal.summary(verdict, *library_lines(whole), f"run {folder}")
+        lines = speed_lines(timed) if timed else ()
+        terminal.summary(verdict, *lines, *library_lines(whole), f"run {folder}")
     write(json_path, document.dumps(whole))
     return verdict.exit_code
 

@@ -15,7 +15,9 @@ from pyharness.differences.findings import divergence_line
 from pyharness.errors import Exit
 from pyharness.report.document import verdict_of
 from pyharness.report.markup import LETTERS, plain
+from pyharness.report.speed import speed_lines
 from pyharness.report.text import difference_line, job_lines, meaning, size
+from pyharness.speed.timing import Timing
 from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict
 
@@ -23,7 +25,9 @@ ANNOTATIONS = 10
 SUMMARY_BYTES = 900_000
 
 
-def announce(document: Mapping[str, Any], to_stderr: bool = False) -> None:
+def announce(
+    document: Mapping[str, Any], to_stderr: bool = False, timing: Timing | None = None
+) -> None:
     """Annotations on stdout, or on stderr where stdout carries JSON; the runner reads both.
     Nothing outside of GitHub Actions.
     """
@@ -31,8 +35,10 @@ def announce(document: Mapping[str, Any], to_stderr: bool = False) -> None:
         return
     for line in error_lines(document):
         print(line, file=sys.stderr if to_stderr else sys.stdout)
-    _append("GITHUB_STEP_SUMMARY", summary(document))
+    _append("GITHUB_STEP_SUMMARY", summary(document, timing))
     _append("GITHUB_OUTPUT", f"verdict={Exit(document['exit_code']).name.lower()}\n")
+    if timing:
+        _append("GITHUB_OUTPUT", f"speed={timing.result.word.value.lower()}\n")
 
 
 def refused(message: str, code: Exit) -> None:
@@ -90,12 +96,16 @@ def _property(text: str) -> str:
 # ---- the step's summary --------------------------------------------------------------------------
 
 
-def summary(document: Mapping[str, Any], limit: int = SUMMARY_BYTES) -> str:
+def summary(
+    document: Mapping[str, Any], timing: Timing | None = None, limit: int = SUMMARY_BYTES
+) -> str:
     """Markdown: the verdict, the matrix, the red jobs, the libraries. What does not fit is
     counted.
     """
     verdict = verdict_of(document)
     head = [f"## run-ab: {meaning(verdict)}", "", f"{verdict.summary}.", ""]
+    if timing:
+        head += ["```text", *speed_lines(timing), "```", ""]
     tail = ["", "| | digest | size |", "|---|---|---|"]
     for arm, library in document["libraries"].items():
         tail.append(f"| {arm} | `{library['digest']}` | {size(library['size_bytes'])} |")

@@ -1,6 +1,7 @@
 """One page for people: the verdict first, then where bits differ, then what it rests on.
 
 Self-contained: no address outside of it, no script to read it; the document lies in it as JSON.
+What ``run-ab speed`` measured after the verdict has a section of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from pyharness.report.differences import differing, place, untold
 from pyharness.report.explained import where
 from pyharness.report.markup import code, command, esc, figure, more, pairs, section, table
 from pyharness.report.matrix import legend, matrix
+from pyharness.report.speed import speed_fact, speed_section
 from pyharness.report.text import size
+from pyharness.speed.timing import Timing
 from pyharness.values import JobStatus
 
 STYLE_FILE = Path(__file__).with_name("report.css")
 Document = Mapping[str, Any]
 
 
-def page(document: Document) -> str:
+def page(document: Document, timing: Timing | None = None) -> str:
     jobs = document["jobs"]
     parts = [
-        _head(document),
+        _head(document, timing),
+        section("Speed", speed_section(timing)) if timing else "",
         section("Jobs", legend(jobs), matrix(jobs)),
         section("Where bits differ", told) if (told := differing(jobs)) else "",
         section("Without a result", told) if (told := untold(jobs)) else "",
@@ -84,7 +88,7 @@ def verdict_sentence(document: Document) -> str:
             return f"Nothing was proved: {document['summary']}."
 
 
-def _head(document: Document) -> str:
+def _head(document: Document, timing: Timing | None) -> str:
     code_ = document["exit_code"]
     kind = {Exit.SAME: "same", Exit.DIFFERS: "differs", Exit.FAILED: "failed"}.get(
         code_, "unproved"
@@ -102,6 +106,7 @@ def _head(document: Document) -> str:
         ("jobs", esc(document["summary"])),
         ("compared", size(sum(_compared(job) for job in document["jobs"]))),
         ("took", _duration(document)),
+        ("speed", speed_fact(timing) if timing else ""),
         ("on", esc(document.get("machine", {}).get("cpu", ""))),
         ("at", esc(document.get("started", "")[:16].replace("T", " ") + " UTC")),
         ("exit code", esc(code_)),

@@ -1,4 +1,5 @@
-"""Pictures as SVG text: heat maps of differing bits, and trends over the archive's libraries.
+"""Pictures as SVG text: heat maps of differing bits, trends over the archive's libraries, intervals
+of times.
 
 Everything is drawn 360 units wide, so that labels stay readable on a narrow screen. Colours are
 classes of the page's style sheet, for light and dark.
@@ -99,6 +100,44 @@ def trend(
     return _svg(name, title, description, 4 + 20 * len(points), parts)
 
 
+@dataclass(frozen=True)
+class Row:
+    """One row of a picture of intervals; all numbers on one scale."""
+
+    label: str
+    values: Sequence[float]
+    low: float
+    middle: float
+    high: float
+
+
+def intervals(name: str, title: str, description: str, rows: Sequence[Row], band: float) -> str:
+    """Values as dots, their interval as a bar with its middle; 0 in the centre, and a band to both
+    sides of it.
+    """
+    gutter = 14 + 6.4 * max(len(row.label) for row in rows)
+    reach = 1.05 * max(band, *(abs(v) for r in rows for v in (*r.values, r.low, r.high)))
+    width, height = WIDTH - gutter - 6, 40.0
+
+    def x(value: float) -> float:
+        return gutter + width * (value + reach) / (2 * reach)
+
+    bottom = height * len(rows)
+    parts = [
+        _rect("band", x(-band), 0, x(band) - x(-band), bottom),
+        _rect("axis", x(0), 0, 1, bottom),
+    ]
+    for i, row in enumerate(rows):
+        y = height * i + height / 2
+        parts.append(_text(gutter - 8, y + 4, row.label, "end"))
+        parts += [_dot(x(v), y - 8 + 4 * (k % 5)) for k, v in enumerate(row.values)]
+        parts.append(_rect("bar", x(row.low), y + 12, max(1.0, x(row.high) - x(row.low)), 4))
+        parts.append(_rect("bar new", x(row.middle) - 1, y + 10, 2, 8))
+    for value, anchor in ((-reach, "start"), (0.0, "middle"), (reach, "end")):
+        parts.append(_text(x(value), bottom + 13, f"{value:+.1f} %" if value else "0", anchor))
+    return _svg(name, title, description, bottom + 18, parts)
+
+
 def _svg(name: str, title: str, description: str, height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg viewBox="0 0 {_n(WIDTH)} {_n(height)}" role="img" '
@@ -111,6 +150,10 @@ def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
     return (
         f'<rect class="{kind}" x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"/>'
     )
+
+
+def _dot(x: float, y: float) -> str:
+    return f'<circle class="dot" cx="{_n(x)}" cy="{_n(y)}" r="2.2"/>'
 
 
 def _box(x: float, y: float, width: float, height: float) -> str:

@@ -8,30 +8,30 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pyharness import app, commands, jobs, plan, record
+from pyharness import app, commands, identity, jobs, plan, record
 from pyharness.commands import ModelOptions, SuiteOptions
 from pyharness.config import Settings
-from pyharness.device import CpuState, Gpu, cpu_state, open_gpu
+from pyharness.device import Gpu, cpu_state, open_gpu
 from pyharness.errors import Exit, NothingProved, UsageError
 from pyharness.files import write_atomically
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Job, Workload
-from pyharness.report import document
+from pyharness.report import document, github
+from pyharness.report.html import page
+from pyharness.report.speed import speed_lines
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.runner.process import Children
 from pyharness.runner.warm import SpeedRequest, WarmWorker
 from pyharness.speed import pairs, stats
-from pyharness.speed.pairs import Design, Result, Series
+from pyharness.speed.pairs import Design
 from pyharness.speed.stats import Word
+from pyharness.speed.timing import FILE, SCHEMA, Timing, timing_json
 from pyharness.values import Arm, ArmPlan, to_json
 
-SCHEMA = "ab-speed/1"
-FILE = "speed.json"  # in the folder of the run whose verdict is the bit check
 STREAM_TOKENS = 1024  # generated for a synthetic model: more than lie between two resets
 
 
@@ -67,26 +67,17 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         told = _frame(options, design, bits, rows, job)
         if bits.verdict.exit_code != Exit.SAME:
             terminal.say("no speed: the bit check is not green", f"run {bits.folder}")
-            return _finish(options, bits.folder, told, bits.verdict.exit_code)
+            return _finish(options, bits, told, bits.verdict.exit_code)
         request = _request(options, settings, workload, job, rows)
-        measured = _measure(libraries, request, design)
+        timing = _measure(libraries, request, design)
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
-        result = pairs.judge(measured.self_test, measured.comparison, design)
-        terminal.say(
-            *pairs.result_lines(
-                result, measured.self_test, measured.comparison, measured.call(rows), design
-            ),
-            *_conditions(measured),
-            *commands.library_lines(bits.document),
-            f"run {bits.folder}",
-        )
-        return _finish(
-            options,
-            bits.folder,
-            {**told, **_numbers(result, measured, rows)},
-            exit_code(result.word, strict=options.strict, fail_if_slower=options.fail_if_slower),
-        )
+        lines = commands.library_lines(bits.document)
+        terminal.say(*speed_lines(timing), *lines, f"run {bits.folder}")
+        word = timing.result.word
+        code = exit_code(word, strict=options.strict, fail_if_slower=options.fail_if_slower)
+        write_atomically(bits.folder / "report.html", page(bits.document, timing).encode())
+        return _finish(options, bits, {**told, **timing_json(timing)}, code, timing)
 
 
 def exit_code(word: Word, *, strict: bool, fail_if_slower: bool) -> Exit:
@@ -151,6 +142,7 @@ def _check_bits(
     asked = SuiteOptions(options.models, m1=True, mt=options.mt, prefix=options.prefix)
     workers = settings["workers"] or jobs.parallel_workers([workload.model])
     suite = commands.planned([workload], commands.suite_request(asked, settings, workers))
+    suite = identity.check_pair(suite, libraries, asked_for=True)  # a note where they are one
     commands.tell(suite.notes)
     outcome = app.run(
         suite, libraries, commands.read_inputs(options.models, [workload]), settings,
@@ -161,26 +153,6 @@ def _check_bits(
 
 
 # ---- the measurement -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Measured:
-    self_test: tuple[Series, ...]  # of each round
-    comparison: tuple[Series, ...]
-    by_rows: dict[Arm, bool]  # whether an M-row step was timed, or M single steps
-    cpu: tuple[CpuState, CpuState]  # before and after
-    gpu: dict[str, Any] | None
-    others: int | None  # processes of others that computed on the device
-
-    def call(self, rows: int) -> str:
-        """What was timed, for people."""
-        if rows == 1:
-            return "a single step"
-        if all(self.by_rows.values()):
-            return f"a step of {rows} rows"
-        names = {True: f"a step of {rows} rows", False: f"{rows} single steps"}
-        ours, theirs = (names[self.by_rows[arm]] for arm in ("candidate", "baseline"))
-        return ours if ours == theirs else f"{ours} against {theirs} of the baseline"
 
 
 def _request(
@@ -208,9 +180,7 @@ def _request(
     )
 
 
-def _measure(
-    libraries: Mapping[Arm, app.Library], request: SpeedRequest, design: Design
-) -> Measured:
+def _measure(libraries: Mapping[Arm, app.Library], request: SpeedRequest, design: Design) -> Timing:
     """The baseline stays for both parts of a round; never more than two models are in memory."""
     children = Children()
 
@@ -230,13 +200,32 @@ def _measure(
                     pairs.measure(baseline, candidate, design, round_=round_, device=watch)
                 )
                 others = _others(gpu)
-                by_rows: dict[Arm, bool] = {
-                    "baseline": bool(baseline.ready.get("by_rows")),
-                    "candidate": bool(candidate.ready.get("by_rows")),
+                by_rows = {
+                    "baseline": bool(baseline.ready["by_rows"]),
+                    "candidate": bool(candidate.ready["by_rows"]),
                 }
             facts = gpu.facts() if gpu else None
-    states = before, cpu_state()
-    return Measured(tuple(self_test), tuple(comparison), by_rows, states, facts, others)
+    return Timing(
+        design=design,
+        call=called(request.rows, by_rows),
+        by_rows=by_rows,
+        result=pairs.judge(self_test, comparison, design),
+        self_test=tuple(self_test),
+        comparison=tuple(comparison),
+        cores=os.cpu_count() or 1,
+        cpu=(before, cpu_state()),
+        gpu=facts,
+        other_gpu_processes=others,
+    )
+
+
+def called(rows: int, by_rows: Mapping[str, bool]) -> str:
+    """What was timed, for people."""
+    if rows == 1:
+        return "a single step"
+    names = {True: f"a step of {rows} rows", False: f"{rows} single steps"}
+    ours, theirs = (names[by_rows[arm]] for arm in ("candidate", "baseline"))
+    return ours if ours == theirs else f"{ours} against {theirs} of the baseline"
 
 
 @contextmanager
@@ -255,20 +244,6 @@ def _others(gpu: Gpu | None) -> int | None:
 
 
 # ---- what is told --------------------------------------------------------------------------------
-
-
-def _conditions(measured: Measured) -> list[str]:
-    """Under what the times were taken, where it may spoil them."""
-    before, after = measured.cpu
-    lines = []
-    cores = os.cpu_count() or 1
-    if before.load and after.load:
-        lines.append(f"load average {before.load[0]:.2f} before, {after.load[0]:.2f} after")
-        if before.load[0] > 0.5 * cores:
-            lines[-1] += f": {cores} cores were not idle"
-    if measured.others:
-        lines.append(f"note: {measured.others} other processes computed on the device")
-    return lines
 
 
 def _frame(
@@ -293,31 +268,15 @@ def _frame(
     }
 
 
-def _numbers(result: Result, measured: Measured, rows: int) -> dict[str, Any]:
-    return {
-        "word": result.word.value,
-        "reason": result.reason,
-        "pairs_needed": result.pairs_needed,
-        "call": measured.call(rows),
-        "by_rows": dict(measured.by_rows),
-        "change": pairs.estimate_json(result.change),
-        "self_test": {
-            "word": result.self_test_word.value,
-            **pairs.estimate_json(result.self_test),
-        },
-        "alpha": stats.ALPHA,
-        "cpu": [to_json(state) for state in measured.cpu],
-        "gpu": measured.gpu,
-        "other_gpu_processes": measured.others,
-        "samples": {
-            "self_test": [pairs.series_json(series) for series in measured.self_test],
-            "comparison": [pairs.series_json(series) for series in measured.comparison],
-        },
-    }
-
-
-def _finish(options: SpeedOptions, folder: Path, told: dict[str, Any], code: int) -> int:
+def _finish(
+    options: SpeedOptions,
+    bits: app.Outcome,
+    told: dict[str, Any],
+    code: int,
+    timing: Timing | None = None,
+) -> int:
     data = document.dumps({**told, "exit_code": int(code)})
-    write_atomically(folder / FILE, data)
+    write_atomically(bits.folder / FILE, data)
     commands.write(options.json, data)
+    github.announce(bits.document, options.json == "-", timing)
     return int(code)

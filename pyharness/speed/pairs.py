@@ -11,13 +11,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyharness.device import GpuState
 from pyharness.errors import LibraryFailure
 from pyharness.speed import stats
 from pyharness.speed.stats import Conclusion, Estimate, Word
-from pyharness.values import to_json
 
 SAMPLE_NS = 2_000_000  # a sample takes at least this long, so that a clock's step is nothing in it
 FEWEST_DROPPED = 3  # samples of each side before the first one that may count
@@ -181,80 +180,3 @@ def _estimate(who: str, rounds: Rounds, design: Design) -> Estimate:
         raise LibraryFailure(f"{who}: the device throttled in every pair; cool it and run again")
     ratios = by_round[0] if design.rounds == 1 else list(map(statistics.median, by_round))
     return stats.estimate(ratios, design.seed, design.resamples)
-
-
-# ---- for people and for programs -----------------------------------------------------------------
-
-
-def estimate_json(found: Estimate) -> dict[str, Any]:
-    """With the changes in per cent beside the log ratios."""
-    return {
-        "change_percent": stats.percent(found.median),
-        "low_percent": stats.percent(found.low),
-        "high_percent": stats.percent(found.high),
-        **to_json(found),
-    }
-
-
-def series_json(series: Series) -> dict[str, Any]:
-    return {**to_json(series), "discarded": len(series.pairs) - len(series.kept)}
-
-
-def change_line(name: str, word: Word, found: Estimate, unit: str) -> str:
-    """``name  WORD  +1.2 %  95 % interval +0.9 .. +1.5 %, p 0.0001, 20 pairs``; + is slower."""
-    low, high = stats.percent(found.low), stats.percent(found.high)
-    change = f"{stats.percent(found.median):+.2f} %"
-    pairs = f"{found.pairs} {unit}{'s' if found.pairs != 1 else ''}"
-    return (
-        f"{name}  {word.value:<12}  {change:>9}  95 % interval {low:+.2f} .. {high:+.2f} %, "
-        f"p {found.p:.2g}, {pairs}"
-    )
-
-
-def result_lines(
-    result: Result, self_test: Rounds, comparison: Rounds, call: str, design: Design
-) -> list[str]:
-    """``call``: what one call is, e.g. "a step of 4 rows". No number stands without its spread."""
-    lines = [
-        change_line("A/A", result.self_test_word, result.self_test, design.unit)
-        + ", the baseline against its own copy",
-        change_line("A/B", result.word, result.change, design.unit)
-        + ", the candidate against the baseline",
-    ]
-    if result.reason:
-        lines.append(f"     {result.reason}{_advice(result, design)}")
-    calls = comparison[0].calls
-    lines.append(
-        f"     {call}: baseline {milliseconds(comparison, 'baseline_ns')} ms, "
-        f"candidate {milliseconds(comparison, 'candidate_ns')} ms (medians); "
-        f"{calls} call{'s' if calls != 1 else ''} a sample"
-    )
-    for name, rounds in (("A/A", self_test), ("A/B", comparison)):
-        if restless := sum(not series.settled for series in rounds):
-            times = f" in {restless} of {len(rounds)} rounds" if len(rounds) > 1 else ""
-            lines.append(
-                f"note: {name}: the times before the first pair did not become steady{times}"
-            )
-        if spoilt := sum(len(series.pairs) - len(series.kept) for series in rounds):
-            lines.append(f"note: {name}: {spoilt} pairs discarded: the device throttled")
-    return lines
-
-
-def _advice(result: Result, design: Design) -> str:
-    """What would help."""
-    if result.change.pairs < stats.FEWEST_PAIRS or result.self_test.pairs < stats.FEWEST_PAIRS:
-        return ""
-    if result.pairs_needed:
-        return (
-            f"; about {result.pairs_needed} {design.unit}s would decide, if median and spread stay "
-            "as they are"
-        )
-    if design.rounds == 1:
-        return "; --rounds 8 takes each eighth of the evidence from fresh processes"
-    return ""
-
-
-def milliseconds(rounds: Rounds, side: str) -> str:
-    """The median of one call."""
-    times = [getattr(pair, side) / series.calls / 1e6 for series in rounds for pair in series.kept]
-    return f"{statistics.median(times):.4g}"

@@ -24,7 +24,6 @@ from pyharness.tests.goldens import golden
 from pyharness.tests.test_compare import flip, write_dump
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = record.sources_digest()
 SMALL = ["--synthetic", "gdn", "--prefix", "2"]
 
 
@@ -36,7 +35,6 @@ class Bench:
     ) -> None:
         self.folder, self.capture, self.patch = folder, capture, patch
         self.out = self.err = ""
-        patch.setattr(record, "sources_digest", lambda: SOURCES)
         patch.setattr(commands, "LocalRunner", FakeRunner)
         for name in [n for n in os.environ if n.startswith("VLLM_")]:
             patch.delenv(name)

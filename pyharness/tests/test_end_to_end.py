@@ -13,11 +13,11 @@ import pytest
 
 from pyharness import cli, identity, record
 from pyharness.errors import Exit, GateRefusal
+from pyharness.tests import place as place_module
 from pyharness.tests.goldens import golden
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build/cpu/libvllm_cuda.so"
-SOURCES = record.sources_digest()
 
 pytestmark = pytest.mark.skipif(
     not BUILT.exists(), reason="no CPU library; build it with `make native`"
@@ -28,33 +28,20 @@ pytestmark = pytest.mark.skipif(
 WHOLE = ("--m1", "--mt", "2", "--rb", "2", "--synthetic", "hybrid", "--prefix", "0")
 
 
-class Place:
-    """A folder with an archive that holds the built library, and a copy of it as the candidate."""
+class Place(place_module.Place):
+    """The archive holds the built library; the candidate is a copy of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.candidate = folder / "candidate.so"
         shutil.copyfile(BUILT, self.candidate)
-        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
-        self.run("archive", "add", str(self.candidate), "--label", "first", "--why", "test")
-
-    def run(self, *arguments: str) -> int:
-        return int(cli.run([*arguments, *self.where]))
+        super().__init__(folder, self.candidate)
 
     def suite(self, *arguments: str) -> int:
-        return self.run(
-            *arguments, "--candidate", str(self.candidate), "--out", str(self.folder / "runs")
-        )
-
-    @property
-    def runs(self) -> list[Path]:
-        folder = self.folder / "runs"
-        return sorted(folder.iterdir()) if folder.exists() else []
+        return self.run(*arguments, "--candidate", str(self.candidate), *self.out)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
@@ -113,11 +100,10 @@ def test_record_replay_show_accept(place: Place, capsys: pytest.CaptureFixture[s
     made = record.read_record(run)
     facts = made.libraries["candidate"].facts
     assert facts is not None and facts.build_info["backend"] == "cpu" and facts.abi_version == 1
-    out = ["--out", str(place.folder / "runs")]
-    assert place.run("replay", run.name, *out) == Exit.SAME
-    assert place.run("show", run.name, *out) == Exit.SAME
+    assert place.run("replay", run.name, *place.out) == Exit.SAME
+    assert place.run("show", run.name, *place.out) == Exit.SAME
     capsys.readouterr()
-    assert place.run("accept", run.name, "--why", "good", *out) == Exit.SAME
+    assert place.run("accept", run.name, "--why", "good", *place.out) == Exit.SAME
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("accepted 2") and len(told) == 2
     assert re.fullmatch(
@@ -136,7 +122,7 @@ def test_a_run_against_an_older_baseline_is_not_accepted(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = list(WHOLE)
-    accept = ["accept", "last", "--why", "good", "--out", str(place.folder / "runs")]
+    accept = ["accept", "last", "--why", "good", *place.out]
     place.candidate.write_bytes(BUILT.read_bytes() + b"second")
     assert place.suite(*line) == Exit.SAME and place.run(*accept) == Exit.SAME
     place.candidate.write_bytes(BUILT.read_bytes() + b"third")
@@ -171,8 +157,7 @@ def test_what_a_run_has_not_exercised_is_not_accepted(
     assert place.suite(*line, "--prefix", "0") == Exit.SAME
     before = sorted(p.name for p in (place.folder / "archive/blobs/sha256").iterdir())
     capsys.readouterr()
-    out = ["--out", str(place.folder / "runs")]
-    assert place.run("accept", "last", "--why", "good", *out) == Exit.UNPROVED
+    assert place.run("accept", "last", "--why", "good", *place.out) == Exit.UNPROVED
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and f"no green job was {unseen}" in told and "`run-ab`" in told
     assert before == sorted(p.name for p in (place.folder / "archive/blobs/sha256").iterdir())
@@ -209,7 +194,7 @@ def test_a_damaged_blob_is_refused_by_every_way_to_it(
     link.symlink_to(blob)
     model = ["--synthetic", "gdn", "--prefix", "0"]
     added = ["archive", "add", "--label", "x", "--why", "x", *place.where]
-    run = ["--m1", *model, *place.where, "--out", str(place.folder / "runs")]
+    run = ["--m1", *model, *place.where, *place.out]
     for path in (blob, link):
         for line in (
             ["dump", "--library", str(path), "--synthetic", "gdn", "--out", str(tmp_path / "d")],
@@ -266,7 +251,7 @@ def test_a_candidate_that_went_away_cannot_be_replayed(place: Place) -> None:
     place.candidate.write_bytes(BUILT.read_bytes() + b"\0")  # loads, and is not in the archive
     assert place.suite("--m1", "--synthetic", "gdn", "--prefix", "0") == Exit.SAME
     place.candidate.write_bytes(BUILT.read_bytes())
-    assert place.run("replay", "last", "--out", str(place.folder / "runs")) == Exit.REFUSED
+    assert place.run("replay", "last", *place.out) == Exit.REFUSED
 
 
 def test_dump_and_compare(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,38 +13,24 @@ import pytest
 
 from pyharness import cli, record
 from pyharness.errors import Exit
+from pyharness.tests import place as place_module
 from pyharness.tests.stubs import stub
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = record.sources_digest()
 OLD_LACKS = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
 
 
-class Place:
-    """A folder with an archive that holds a sound stub, labelled ``sound``."""
-
-    def __init__(self, folder: Path, baseline: Path) -> None:
-        self.folder = folder
-        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
-        added = ["archive", "add", str(baseline), "--label", "sound", "--why", "test"]
-        assert cli.run([*added, *self.where]) == Exit.SAME
-
+class Place(place_module.Place):
     def line(self, candidate: Path, *arguments: str) -> list[str]:
-        models = ["--synthetic", "gdn", "--prefix", "2", "--out", str(self.folder / "runs")]
-        return [*arguments, *models, "--candidate", str(candidate), *self.where]
+        model = ["--synthetic", "gdn", "--prefix", "2"]
+        return [*arguments, *model, "--candidate", str(candidate), *self.out]
 
     def suite(self, candidate: Path, *arguments: str) -> int:
-        return int(cli.run(self.line(candidate, *arguments)))
-
-    @property
-    def runs(self) -> list[Path]:
-        folder = self.folder / "runs"
-        return sorted(folder.iterdir()) if folder.exists() else []
+        return self.run(*self.line(candidate, *arguments))
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+def place(tmp_path: Path) -> Place:
     return Place(tmp_path, stub())
 
 
@@ -86,9 +72,8 @@ def test_each_fault_has_its_exit_code(
 
 
 def test_an_old_baseline_runs_what_it_can_and_names_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
     place = Place(tmp_path, stub(without=OLD_LACKS))
     capfd.readouterr()
     assert place.suite(stub()) == Exit.SAME  # the whole default suite
@@ -120,7 +105,11 @@ def test_a_missing_required_entry(place: Place, capfd: pytest.CaptureFixture[str
 
 
 def test_ctrl_c_ends_the_workers_and_leaves_no_verdict(place: Place) -> None:
-    command = [sys.executable, "-m", "pyharness", *place.line(stub("hang"), "--m1")]
+    command = [
+        *(sys.executable, "-m", "pyharness"),
+        *place.line(stub("hang"), "--m1"),
+        *place.where,
+    ]
     running = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -156,12 +145,11 @@ def test_dump_of_a_library_that_fails_leaves_nothing(
 
 def test_history_of_sizes(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
     library = stub("silent-later")
-    added = ["archive", "add", str(library), "--label", "later", "--why", "test", *place.where]
-    assert cli.run(added) == Exit.SAME
+    assert place.run("archive", "add", str(library), "--label", "x", "--why", "y") == Exit.SAME
     capfd.readouterr()
-    assert cli.run(["archive", "log", "--json", *place.where]) == Exit.SAME
+    assert place.run("archive", "log", "--json") == Exit.SAME
     first, second = json.loads(capfd.readouterr().out)
     assert first["change_bytes"] is None
     assert second["change_bytes"] == library.stat().st_size - stub().stat().st_size
-    assert second["backend"] == "stub" and cli.run(["archive", "log", *place.where]) == Exit.SAME
+    assert second["backend"] == "stub" and place.run("archive", "log") == Exit.SAME
     assert f"{second['change_bytes']:+d}" in capfd.readouterr().out

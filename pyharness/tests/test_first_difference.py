@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyharness import cli, plan, record
+from pyharness import plan, record
 from pyharness.differences.findings import Divergence
 from pyharness.errors import Exit
 from pyharness.host.script import TAPS
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report.text import job_lines
+from pyharness.tests import place as place_module
 from pyharness.tests.faults.mutant import H_OUT, Mutant
 from pyharness.tests.faults.workshop import Workshop
 from pyharness.tests.stubs import stub
 from pyharness.verdict import JobVerdict
 
-SOURCES = record.sources_digest()
 BACK = "  now_ = marked_;\n  position_ = marked_position_;\n  marked_ = -1;\n"
 ATTENTION_OUT = "b.project_add(l.attention.out, work.mixed, m, work.x);"
 # One library, a fault for each M and for the rollback. Layers 3 and 7 of the hybrid model are
@@ -73,30 +73,18 @@ KEY_AS_VALUE = Mutant(
 )
 
 
-class Place:
-    """An archive with one library, runs, and the verdicts of the last run by the jobs' names."""
-
-    def __init__(self, folder: Path, baseline: Path) -> None:
-        self.folder = folder
-        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
-        added = ["archive", "add", str(baseline), "--label", "sound", "--why", "test"]
-        assert cli.run([*added, *self.where]) == Exit.SAME
-
+class Place(place_module.Place):
     def red(self, candidate: Path, *arguments: str) -> dict[str, JobVerdict]:
-        out = ["--out", str(self.folder / "runs"), "--candidate", str(candidate), *self.where]
-        assert cli.run([*arguments, "--prefix", "5", *out]) == Exit.DIFFERS
-        jobs = record.read_verdict(self.run)[0].jobs
+        """The verdicts of a run that must be red, by the jobs' names."""
+        line = [*arguments, "--prefix", "5", "--candidate", str(candidate), *self.out]
+        assert self.run(*line) == Exit.DIFFERS
+        jobs = record.read_verdict(self.runs[-1])[0].jobs
         return {job.id.rsplit("/", 1)[1]: job for job in jobs}
-
-    @property
-    def run(self) -> Path:
-        return sorted((self.folder / "runs").iterdir())[-1]
 
 
 @pytest.fixture(autouse=True)
 def plain_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One job for each M; sources that others may edit meanwhile."""
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
+    """One job for each M."""
     build = plan.build
 
     def plain(workloads: Iterable[Workload], request: Request) -> Suite:
@@ -169,13 +157,13 @@ def test_the_elements_stay_beside_the_run(tmp_path: Path, built: Built) -> None:
     jobs = place.red(built.sound, "--libs", "--mt", "3", "--synthetic", "gdn")
     decay = found(jobs["libs-mt3"])
     assert (decay.layer, decay.operation, decay.part) == (2, "mixer", "head 1")
-    folder = place.run / "first-difference" / jobs["libs-mt3"].id.replace("/", ".")
+    folder = place.runs[-1] / "first-difference" / jobs["libs-mt3"].id.replace("/", ".")
     ours, theirs = (np.load(folder / f"{arm}.npy") for arm in decay.arms)
     column = decay.index[1]
     words = [f"0x{int(x[column : column + 1].view(np.uint32)[0]):08x}" for x in (ours, theirs)]
     assert tuple(words) == decay.bits
     assert int((ours.view("<u4") != theirs.view("<u4")).sum()) == decay.different
-    assert [p.name for p in (place.run / "first-difference").iterdir()] == [folder.name]
+    assert [p.name for p in (place.runs[-1] / "first-difference").iterdir()] == [folder.name]
 
 
 def test_a_fault_in_the_prefix_is_found_there(tmp_path: Path, built: Built) -> None:
@@ -241,8 +229,7 @@ def test_a_state_that_is_wrong_after_a_rollback(tmp_path: Path) -> None:
 
 def test_two_layers_with_one_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Place(tmp_path, stub("twin-layers"))
-    line = ["--mt", "2", *SMALL, "--prefix", "2", "--out", str(tmp_path / "runs"), *place.where]
-    candidate = stub("twin-layers")
-    assert cli.run([*line, "--candidate", str(candidate)]) == Exit.UNPROVED
+    line = ["--mt", "2", *SMALL, "--prefix", "2", "--candidate", str(stub("twin-layers"))]
+    assert place.run(*line, *place.out) == Exit.UNPROVED
     told = capsys.readouterr().out
     assert "indistinct" in told and "layers.2.S and layers.3.S are the same bytes" in told

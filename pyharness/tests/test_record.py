@@ -26,15 +26,6 @@ FILES = [
 ]  # fmt: skip
 
 
-SOURCES = record.sources_digest()
-
-
-@pytest.fixture(autouse=True)
-def sources_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Editing the harness while its tests run is no fault of a run in them."""
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
-
-
 def suite(**changes: Any) -> Suite:
     chosen = {"mt": (2,), "rb": (2,), "libs_mt": (2,), "libs_rb": (), "prefixes": (1,), **changes}
     return build([Workload(ModelSpec("synthetic", "gdn", "tiny"), 16)], Request(**chosen))

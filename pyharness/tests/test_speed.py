@@ -5,18 +5,37 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pyharness.device import GpuState
-from pyharness.errors import LibraryFailure
+from pyharness.device import CpuState, GpuState
+from pyharness.errors import InputError, LibraryFailure
 from pyharness.report import document
+from pyharness.report.html import page
+from pyharness.report.speed import speed_lines
+from pyharness.report.svg import Row, intervals
 from pyharness.speed import pairs, stats
 from pyharness.speed.pairs import Design, Pair, Series, judge, measure
 from pyharness.speed.stats import Word
+from pyharness.speed.timing import (
+    FILE,
+    SCHEMA,
+    Timing,
+    estimate_json,
+    read,
+    series_json,
+    timing_json,
+    timing_of,
+)
+from pyharness.tests.report.samples import whole
+from pyharness.values import to_json
 
 EXPERIMENTS = 1000
 
@@ -146,9 +165,7 @@ def test_a_machine_that_never_becomes_steady_is_measured_and_told() -> None:
     machine = Machine(noise=0.2)
     series = measure(FakeSide(machine, "b"), FakeSide(machine, "c"), design())
     assert not series.settled and len(series.warm_up_ns) == pairs.MOST_DROPPED
-    lines = pairs.result_lines(
-        judge([series], [series], design()), [series], [series], "a single step", design()
-    )
+    lines = speed_lines(timing([series], [series]))
     assert sum("did not become steady" in line for line in lines) == 2
 
 
@@ -171,15 +188,25 @@ def test_pairs_of_a_throttled_device_do_not_count() -> None:
     sides = FakeSide(machine, "b"), FakeSide(machine, "c")
     series = measure(*sides, design(), device=throttling(10))
     assert len(series.pairs) == 20 and len(series.kept) == 16
-    result = judge([series], [series], design())
-    assert result.change.pairs == 16
-    lines = pairs.result_lines(result, [series], [series], "a single step", design())
+    measured = timing([series], [series])
+    assert measured.result.change.pairs == 16
+    lines = speed_lines(measured)
     assert "note: A/B: 4 pairs discarded: the device throttled" in lines
     with pytest.raises(LibraryFailure, match="throttled in every pair"):
         judge([measure(*sides, design(), device=throttling(2))], [series], design())
 
 
 # ---- what is told --------------------------------------------------------------------------------
+
+
+def timing(self_test: Sequence[Series], comparison: Sequence[Series]) -> Timing:
+    """As the command makes it."""
+    states = CpuState((1.5, 1.0, 1.0), (2000.0,), None, 0.0), CpuState((0.5,), (), "x", None)
+    return Timing(
+        design(), "a step of 4 rows", {"baseline": True, "candidate": True},
+        judge(self_test, comparison, design()), tuple(self_test), tuple(comparison),
+        cores=2, cpu=states, gpu={"name": "a GPU"}, other_gpu_processes=None,
+    )  # fmt: skip
 
 
 def steady(ratio: float, pairs: int = 20, spread: float = 0.001) -> Series:
@@ -191,17 +218,12 @@ def steady(ratio: float, pairs: int = 20, spread: float = 0.001) -> Series:
 
 
 def told(self_test: Series, comparison: Series) -> Sequence[str]:
-    return pairs.result_lines(
-        judge([self_test], [comparison], design()),
-        [self_test],
-        [comparison],
-        "a step of 4 rows",
-        design(),
-    )
+    return speed_lines(timing([self_test], [comparison]))
 
 
 def test_lines() -> None:
-    first, second, third = told(steady(1), steady(2))
+    first, second, third, load = told(steady(1), steady(2))
+    assert load == "load average 1.50 before, 0.50 after: 2 cores were not idle"
     assert first.startswith("A/A  SAME") and "the baseline against its own copy" in first
     assert second.startswith("A/B  SLOWER") and "+100.0" in second and "95 % interval" in second
     assert "p 1.9e-06, 20 pairs" in second
@@ -222,8 +244,86 @@ def test_inconclusive_says_what_it_would_need() -> None:
 
 def test_json_holds_every_sample() -> None:
     series = steady(2)
-    data = json.loads(document.dumps(pairs.series_json(series)))
+    data = json.loads(document.dumps(series_json(series)))
     assert len(data["pairs"]) == 20 and data["pairs"][0]["baseline_ns"] == 8_000_000
     assert data["discarded"] == 0
-    found = pairs.estimate_json(judge([series], [series], design()).change)
+    found = estimate_json(judge([series], [series], design()).change)
     assert found["change_percent"] == pytest.approx(100, abs=0.2) and found["p"] < 1e-5
+
+
+def throttled() -> Timing:
+    """A pair of each kind that JSON must hold."""
+    machine = Machine()
+    sides = FakeSide(machine, "b"), FakeSide(machine, "c")
+    return timing([steady(1)], [measure(*sides, design(), device=throttling(10))])
+
+
+def speed_json(measured: Timing) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(
+        document.dumps({"schema": SCHEMA, **timing_json(measured), "design": to_json(design())})
+    )
+    return told
+
+
+def test_what_was_timed_comes_back_from_its_file(tmp_path: Path) -> None:
+    measured = throttled()
+    assert timing_of(speed_json(measured)) == measured
+    assert read(tmp_path) is None
+    (tmp_path / FILE).write_text(json.dumps(speed_json(measured)))
+    assert read(tmp_path) == measured
+    (tmp_path / FILE).write_text(json.dumps({"schema": SCHEMA, "word": None}))
+    assert read(tmp_path) is None  # the bit check was red
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("schema",), "ab-speed/2"),
+        (("word",), "QUICKER"),
+        (("change", "median"), float("nan")),
+        (("change", "high"), 1e308),
+        (("self_test", "p"), 2.0),
+        (("samples", "comparison"), []),
+        (("samples", "comparison", 0, "calls"), 0),
+        (("samples", "self_test", 0, "pairs", 3, "candidate_ns"), 0),
+        (("samples", "self_test", 0, "pairs", 3, "candidate_ns"), 10**400),
+        (("cpu",), []),
+        (("design",), None),
+    ],
+)
+def test_a_file_that_was_bent_is_one_line(
+    tmp_path: Path, path: tuple[Any, ...], value: Any
+) -> None:
+    broken = place = speed_json(throttled())
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (tmp_path / FILE).write_text(json.dumps(broken))
+    with pytest.raises(InputError, match=r"speed\.json: not a speed: ") as found:
+        read(tmp_path)
+    assert "\n" not in str(found.value)
+
+
+def test_the_page_shows_every_pair_and_both_words() -> None:
+    measured = throttled()
+    text = page(whole(), measured)
+    (section,) = re.findall(r"<section[^>]*><h2[^>]*>Speed</h2>.*?</section>", text, re.S)
+    kept = [len(s.kept) for s in (*measured.self_test, *measured.comparison)]
+    assert kept == [20, 16] and section.count('class="dot"') == sum(kept)
+    for line in speed_lines(measured):
+        if line.startswith(("note: ", "load ")):
+            assert line in section
+    for word in (measured.result.word, measured.result.self_test_word):
+        assert f"<strong>{word}</strong>" in section
+    ET.fromstring(re.findall(r"<svg.*?</svg>", section, re.S)[0])
+    assert "<h2>Speed</h2>" not in page(whole()) and ">Speed<" not in page(whole())
+
+
+def test_dots_lie_where_their_numbers_say() -> None:
+    root = ET.fromstring(intervals("x", "t", "d", [Row("A/B", [-2.0, 2.0], -1, 0, 1)], 1.0))
+    left, right = (float(c.attrib["cx"]) for c in root.iter("circle"))
+    rects = {r.attrib["class"]: r.attrib for r in root.iter("rect")}
+    zero = float(rects["axis"]["x"])
+    assert zero - left == pytest.approx(right - zero, abs=0.02) and right > left
+    assert float(rects["band"]["width"]) == pytest.approx((right - left) / 2, abs=0.02)
+    assert float(rects["bar"]["width"]) == pytest.approx((right - left) / 2, abs=0.02)

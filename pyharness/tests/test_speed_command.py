@@ -6,56 +6,50 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from pyharness import cli, plan, record
+from pyharness import cli, plan
 from pyharness.errors import Exit, UsageError
 from pyharness.speed import command as speed_command
 from pyharness.speed.command import exit_code, parse_margin
 from pyharness.speed.stats import Word
+from pyharness.speed.timing import SCHEMA_FILE
+from pyharness.tests import place as place_module
 from pyharness.tests.stubs import stub
 
-SOURCES = record.sources_digest()
 OLD_LACKS = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
 
 
-class Place:
-    """A folder with an archive that holds one stub."""
-
-    def __init__(self, folder: Path, baseline: Path) -> None:
-        self.folder = folder
-        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
-        added = ["archive", "add", str(baseline), "--label", "first", "--why", "test"]
-        assert cli.run([*added, *self.where]) == Exit.SAME
-
+class Place(place_module.Place):
     def speed(self, candidate: Path, *arguments: str) -> int:
         model = ["--synthetic", "gdn", "--prefix", "2", "--candidate", str(candidate)]
-        out = ["--out", str(self.folder / "runs"), "--json", str(self.folder / "speed.json")]
-        return int(cli.run(["speed", *arguments, *model, *out, *self.where]))
+        json_ = ["--json", str(self.folder / "speed.json")]
+        return self.run("speed", *arguments, *model, *self.out, *json_)
 
     @property
     def told(self) -> dict[str, Any]:
-        """The document, the same beside the verdict of the bit check."""
+        """The document, the same beside the verdict of the bit check; it fits its schema."""
         data = (self.folder / "speed.json").read_bytes()
         told: dict[str, Any] = json.loads(data)
+        SCHEMA.validate(told)
         run = self.folder / "runs" / told["run"]
         assert (run / "speed.json").read_bytes() == data and (run / "verdict.json").exists()
         return told
+
+
+SCHEMA = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text()))
 
 
 def sleeping(us: int, fault: str = "", without: tuple[str, ...] = ()) -> Path:
     return stub(fault, without, (f"-DSTEP_SLEEP_US={us}",))
 
 
-@pytest.fixture(autouse=True)
-def _same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
-
-
 def test_twice_the_sleep_is_slower(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     place = Place(tmp_path, sleeping(6000))
     capfd.readouterr()
-    code = place.speed(sleeping(12000), "--pairs", "12", "--seed", "5", "--fail-if-slower")
+    chosen = ["--pairs", "12", "--seed", "5", "--margin", "50%", "--fail-if-slower"]
+    code = place.speed(sleeping(12000), *chosen)
     said = capfd.readouterr().out
     assert code == Exit.DIFFERS, said
     lines = said.splitlines()
@@ -76,6 +70,33 @@ def test_twice_the_sleep_is_slower(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert min(p["candidate_ns"] for p in told["samples"]["comparison"][0]["pairs"]) >= 12_000_000
     assert [p["baseline_first"] for p in told["samples"]["self_test"][0]["pairs"]].count(True) == 6
     assert len(told["cpu"]) == 2 and told["cpu"][0]["load"] and told["gpu"] is None
+    (run,) = place.runs
+    section = (run / "report.html").read_text().partition(">Speed</h2>")[2]
+    assert "<strong>SLOWER</strong>" in section and section.count('class="dot"') == 24
+    assert place.run("show", run.name, *place.out) == Exit.SAME  # of the bits
+    assert set(lines) <= set(capfd.readouterr().out.splitlines())
+    (run / "speed.json").write_text("{}")
+    assert place.run("show", run.name, *place.out) == Exit.USAGE
+    assert "speed.json: not a speed: schema is not ab-speed/1" in capfd.readouterr().err
+
+
+def test_a_ci_server_hears_of_bits_and_speed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, stub())
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    capfd.readouterr()
+    assert place.speed(sleeping(100), "--pairs", "2") == Exit.SAME
+    told = (tmp_path / "GITHUB_OUTPUT").read_text().splitlines()
+    assert told == ["verdict=same", "speed=inconclusive"]
+    said = capfd.readouterr().out.splitlines()
+    (line,) = (x for x in said if x.startswith("A/B"))
+    assert f"\n{line}\n" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert place.speed(stub("forgets"), "--pairs", "2") == Exit.DIFFERS
+    assert (tmp_path / "GITHUB_OUTPUT").read_text().splitlines()[2:] == ["verdict=differs"]
+    assert "::error title=differs%3A gdn-tiny/p2/m1::" in capfd.readouterr().out
 
 
 def test_too_few_pairs_are_no_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +146,16 @@ def test_no_number_on_a_red_bit_check(
     assert not {"change", "self_test", "samples"} & set(told)
 
 
+def test_a_library_timed_against_itself_is_named_as_such(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path, stub())
+    assert place.speed(stub(), "--pairs", "1") == Exit.SAME
+    (run,) = place.runs
+    for text in (capfd.readouterr().err, (run / "report.html").read_text()):
+        assert "baseline and candidate are one library, sha256:" in text
+
+
 def test_an_m_row_step_that_the_candidate_lacks_is_not_measured(tmp_path: Path) -> None:
     place = Place(tmp_path, stub())
     assert place.speed(stub(without=OLD_LACKS), "--mt", "2") == Exit.UNPROVED
@@ -139,7 +170,7 @@ def test_a_library_that_fails_only_while_it_is_timed(
     capfd.readouterr()
     late = _Late(plan, "generated_tokens", (999_999,) * 1024)  # outside the vocabulary
     monkeypatch.setattr(speed_command, "plan", late)
-    assert place.speed(stub(), "--pairs", "6") == Exit.FAILED
+    assert place.speed(sleeping(1), "--pairs", "6") == Exit.FAILED
     said = capfd.readouterr()
     assert "A/B" not in said.out and not list(tmp_path.glob("runs/*/speed.json"))
     assert (

@@ -66,14 +66,8 @@ def kill(count: Count, folder: Path, attempts: int) -> None:
 
 def parse(count: Count, folder: Path, examples: int) -> None:
     for name, target in targets(folder).items():
-        said = ""
-        try:
-            attack(target, examples)
-        except BaseException as e:
-            if isinstance(e, KeyboardInterrupt):
-                raise
-            said = " ".join(str(e).split())[:500] or type(e).__name__
-        count.add(f"hostile {name}", [said, *[""] * (examples - 1)])
+        tried, said = attack(target, examples)
+        count.add(f"hostile {name}", [said, *[""] * (tried - 1)])
 
 
 def main() -> int:

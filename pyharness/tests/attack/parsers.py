@@ -19,6 +19,7 @@ from pyharness.inputs.checkpoint import open_checkpoint
 from pyharness.inputs.model import load_model
 from pyharness.inputs.pack import write_pack
 from pyharness.inputs.tokens import read_text, read_tokens
+from pyharness.speed.timing import FILE
 from pyharness.tests.archive.samples import small
 from pyharness.tests.attack.command import Ended, call, guarded, toy_runs, vouch
 from pyharness.tests.attack.mutate import anything, json_bytes, json_variants, spoiled
@@ -26,6 +27,7 @@ from pyharness.tests.attack.other_parsers import other_targets
 from pyharness.tests.attack.target import Target
 from pyharness.tests.inputs import samples
 from pyharness.tests.test_compare import write_dump
+from pyharness.tests.test_speed import speed_json, throttled
 from pyharness.values import ModelSpec
 
 RUN = ["--m1", "--rb", "2", "--synthetic", "gdn", "--prefix", "1"]
@@ -156,6 +158,12 @@ def _runs(folder: Path) -> dict[str, Target]:
     kept = {name: (run / name).read_bytes() for name in ("verdict.json", "record.json")}
     archive = ["--archive", folder / "archive", "--pin", folder / "pin"]
 
+    def timed(data: bytes) -> Ended:
+        (run / FILE).write_bytes(data)
+        ended = call(["show", run, *where])
+        (run / FILE).unlink()
+        return ended
+
     def with_file(name: str, *commands: list[Any]) -> Callable[[bytes], Ended]:
         def work(data: bytes) -> Ended:
             for other, valid in kept.items():
@@ -177,6 +185,7 @@ def _runs(folder: Path) -> dict[str, Target]:
         return work
 
     every = (Exit.SAME, Exit.DIFFERS, Exit.USAGE, Exit.FAILED, Exit.UNPROVED, Exit.REFUSED)
+    speed = json.dumps(speed_json(throttled())).encode()
     show, replay = ["show"], ["replay"]
     accept = ["accept", "--why", "x", *archive]
     return {
@@ -188,6 +197,7 @@ def _runs(folder: Path) -> dict[str, Target]:
             json_variants(kept["record.json"]),
             with_file("record.json", show, accept, replay), every,
         ),
+        FILE: Target(json_variants(speed), timed),
     }  # fmt: skip
 
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pyharness import record
 from pyharness.errors import Exit
 from pyharness.tests.attack.command import call
 from pyharness.tests.attack.kills import Place
 from pyharness.tests.stubs import stub
 
 SOURCE = Path(__file__).with_name("hostile.c")
-SOURCES = record.sources_digest()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,6 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def test_a_hostile_library_is_never_the_same(
     archived: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str, codes: set[Exit]
 ) -> None:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
     runs = tmp_path / "runs"
     monkeypatch.setenv("TMPDIR", str(runs))
     library = stub("forgets", (), (str(SOURCE), f'-DHOSTILE="{hostile}"'))

@@ -21,13 +21,6 @@ from pyharness.tests.archive.samples import NOON, Site, library, small
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
 from pyharness.values import ModelSpec
 
-SOURCES = record.sources_digest()
-
-
-@pytest.fixture(autouse=True)
-def sources_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "sources_digest", lambda: SOURCES)
-
 
 def run(folder: Path, candidate: FakeLibrary = NEW, **chosen: Any) -> app.Outcome:
     model = ModelSpec("synthetic", "gdn", "tiny")

@@ -24,16 +24,33 @@ inline void check(cudaError_t e, const char* operation) {
        cudaGetErrorString(e));
 }
 
-// A call that takes memory. For tests, VLLM_CUDA_FAIL_ALLOCATION=n lets the n-th such call fail,
-// counted by its thread since the variable got this value, as it fails on a device that is full.
+// Faults for tests: the environment variable's value n makes the n-th call fail, counted by its
+// thread since the variable got this value.
+class Injected {
+ public:
+  explicit Injected(const char* variable) : variable_(variable) {}
+  bool due() {
+    const char* text = std::getenv(variable_);
+    if (value_ != (text ? text : "")) value_ = text ? text : "", count_ = 0;
+    return text && ++count_ == std::strtol(text, nullptr, 10);
+  }
+
+ private:
+  const char* variable_;
+  std::string value_;
+  long count_ = 0;
+};
+
+// A call that takes memory; VLLM_CUDA_FAIL_ALLOCATION=n fails as on a device that is full.
 template <class Call>
 cudaError_t taking_memory(const Call& call) {
-  thread_local std::string value;
-  thread_local long count = 0;
-  const char* text = std::getenv("VLLM_CUDA_FAIL_ALLOCATION");
-  if (value != (text ? text : "")) value = text ? text : "", count = 0;
-  if (text && ++count == std::strtol(text, nullptr, 10)) return cudaErrorMemoryAllocation;
-  return call();
+  thread_local Injected fault("VLLM_CUDA_FAIL_ALLOCATION");
+  return fault.due() ? cudaErrorMemoryAllocation : call();
+}
+
+inline bool launch_must_fail() {
+  thread_local Injected fault("VLLM_CUDA_FAIL_LAUNCH");
+  return fault.due();
 }
 
 // Device memory that is given back together. Small pieces share large ones: a model has hundreds of
@@ -162,7 +179,10 @@ class Stream {
           1;
       ++config.numAttrs;
     }
-    check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+    check(launch_must_fail()
+              ? cudaErrorLaunchOutOfResources
+              : cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+          operation);
     if (profiling_) note(operation);
   }
 

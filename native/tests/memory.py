@@ -1,9 +1,11 @@
-"""A device without memory: what fails is refused, and everything works once there is memory again.
+"""Calls that fail on the device: they are refused, and everything works afterwards.
 
-First each allocation of a session fails once (VLLM_CUDA_FAIL_ALLOCATION=n, native/cuda/device.h):
-opening, loading, the first steps of each M and the first mark. The failed call must be refused as
-out of memory, leave the state byte for byte as it was, and give the right bits when it is made
-again. Then the device really is full.
+Without memory: first each allocation of a session fails once (VLLM_CUDA_FAIL_ALLOCATION=n of
+native/cuda/device.h): opening, loading, the first steps of each M and the first mark. The failed
+call must be refused as out of memory, leave the state byte for byte as it was, and give the right
+bits when it is made again. Then the device really is full. The same with launches
+(VLLM_CUDA_FAIL_LAUNCH=n), some of which fail while a graph is captured: a capture left open would
+refuse to read the state.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +25,8 @@ from pyharness.host import abi
 from pyharness.host.session import CallFailed, Rows, Session
 from pyharness.inputs.layout import Model
 
-VARIABLE = "VLLM_CUDA_FAIL_ALLOCATION"
+ALLOCATION, LAUNCH = "VLLM_CUDA_FAIL_ALLOCATION", "VLLM_CUDA_FAIL_LAUNCH"
+STATUS = {ALLOCATION: abi.Status.E_MEMORY, LAUNCH: abi.Status.E_DEVICE}
 MMAX, CONTEXT = 8, 300
 T = TypeVar("T")
 
@@ -61,33 +65,37 @@ def expected_outputs(arm: Arm, model: Model) -> list[list[np.ndarray]]:
     """Of each step of the script, then the state."""
     with Session(arm.bound, model, MMAX, context=CONTEXT) as session:
         session.load()
-        made = [make(session, *line) for line in SCRIPT]
-        outputs = [[r.h_out.copy(), r.logits.copy()] for r in made if r]
+        outputs = []
+        for line in SCRIPT:
+            if made := make(session, *line):
+                outputs.append([made.h_out.copy(), made.logits.copy()])
         return [*outputs, state(session, model)]
 
 
 class Failing:
-    """One session of the script in which the n-th allocation fails."""
+    """One session of the script in which the n-th allocation or launch fails."""
 
-    def __init__(self, n: int) -> None:
-        self.n, self.failed = n, ""
-        os.environ[VARIABLE] = str(n)
+    def __init__(self, variable: str, n: int) -> None:
+        self.variable, self.failed = variable, ""
+        self.what = f"{variable}={n}"
+        os.environ[variable] = str(n)
 
     def __call__(self, name: str, call: Callable[[], T], unchanged: Callable[[], None]) -> T:
         try:
             return call()
         except CallFailed as e:
-            os.environ.pop(VARIABLE)
-            if self.failed or e.status != abi.Status.E_MEMORY:
-                raise Different(f"allocation {self.n} fails: {e}") from None
+            os.environ.pop(self.variable)
+            if self.failed or e.status != STATUS[self.variable]:
+                raise Different(f"{self.what}: {e}") from None
             self.failed = name
         unchanged()
         return call()
 
 
-def run(arm: Arm, model: Model, expected: list[list[np.ndarray]], n: int) -> str:
-    """The call in which the n-th allocation was, "" when there are fewer."""
-    failing = Failing(n)
+def run(arm: Arm, model: Model, expected: list[list[np.ndarray]], variable: str, n: int) -> str:
+    """The call in which the n-th allocation or launch was, "" when there are fewer."""
+    failing = Failing(variable, n)
+    what = failing.what
     try:
         session = failing(
             "open", lambda: Session(arm.bound, model, MMAX, context=CONTEXT), lambda: None
@@ -102,18 +110,18 @@ def run(arm: Arm, model: Model, expected: list[list[np.ndarray]], n: int) -> str
                 before: list[np.ndarray] = before, position: int = position, call: str = call
             ) -> None:
                 if session.info().position != position:
-                    raise Different(f"allocation {n} fails: {call} moved the cursor")
-                equal(f"allocation {n} fails: state after {call}", before, state(session, model))
+                    raise Different(f"{what}: {call} moved the cursor")
+                equal(f"{what}: state after {call}", before, state(session, model))
 
             name = f"{call} {len(argument)}" if isinstance(argument, list) else call
             made = failing(name, partial(make, session, call, argument), unchanged)
             if made:
                 found = [made.h_out, made.logits]
-                equal(f"allocation {n} failed: {name}", next(steps), found)
-        equal(f"allocation {n} failed: the state at the end", next(steps), state(session, model))
+                equal(f"{what}: {name}", next(steps), found)
+        equal(f"{what}: the state at the end", next(steps), state(session, model))
         session.close()
     finally:
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(variable, None)
     return failing.failed
 
 
@@ -177,18 +185,35 @@ def full(arm: Arm, model: Model, expected: list[list[np.ndarray]]) -> None:
         equal("a device that was full: the state", next(steps), state(session, model))
 
 
-def check(name: str, cpu: Arm, cuda: Arm, model: Model) -> str:
-    expected = expected_outputs(cpu, model)
+def injected(
+    arm: Arm, model: Model, expected: list[list[np.ndarray]], variable: str, numbers: Iterable[int]
+) -> Counter[str]:
+    """How many failed in which call; all the numbers, or up to the first that nothing reaches."""
     where: Counter[str] = Counter()
-    for n in range(1, 10_000):
-        call = run(cuda, model, expected, n)
+    for n in numbers:
+        call = run(arm, model, expected, variable, n)
         if not call:
             break
         where[call] += 1
-    if not {"open", "load", "step 1", "step 8"} <= set(where):
-        raise Different(f"allocations failed in {dict(where)} only")
-    told = ", ".join(f"{count} in {call}" for call, count in where.items())
+    return where
+
+
+def check(name: str, cpu: Arm, cuda: Arm, model: Model) -> str:
+    expected = expected_outputs(cpu, model)
+    allocations = injected(cuda, model, expected, ALLOCATION, count(1))
+    if not {"open", "load", "step 1", "step 8"} <= set(allocations):
+        raise Different(f"allocations failed in {dict(allocations)} only")
+    numbers = [1, 2, 3, *range(5, 2000, 23)]  # the launches of a step are alike
+    launches = injected(cuda, model, expected, LAUNCH, numbers)
+    if not {"step 1", "step 8", "step 5", "step 3", "step 2"} <= set(launches):
+        raise Different(f"launches failed in {dict(launches)} only")
+    told = [f"allocations failed once each: {listed(allocations)}"]
+    told.append(f"launches: {listed(launches)}")
     if "tiny" not in name:  # where a state slot is larger than what is left of a shared block
         full(cuda, model, expected)
-        told += "; a full device"
-    return f"{sum(where.values())} allocations failed once ({told}); every byte right afterwards"
+        told.append("a full device")
+    return "; ".join(told) + "; every byte right afterwards"
+
+
+def listed(where: Counter[str]) -> str:
+    return ", ".join(f"{n} in {call}" for call, n in where.items())

@@ -16,8 +16,12 @@ from pyharness.record import Record
 from pyharness.values import Arm
 
 
-def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
-    """The candidate of a green run becomes the baseline."""
+def accept(
+    run: str, settings: Settings, label: str | None, why: str, library_path: Path | None = None
+) -> int:
+    """The candidate of a green run becomes the baseline of its backend. ``library_path``: where its
+    bytes are now, if not where the run had them, as after a run on another machine.
+    """
     folder = record.find_run(settings["out"], run)
     verdict, whole, made = record.read_run(folder)
     if verdict.exit_code != Exit.SAME:
@@ -31,15 +35,20 @@ def accept(run: str, settings: Settings, label: str | None, why: str) -> int:
     if set(made.libraries) != set(get_args(Arm)):
         raise InputError(f"{folder}: its record names {len(made.libraries)} libraries")
     library = made.libraries["candidate"]
-    if (found := sha256_file(Path(library.origin))[0]) != library.digest:
+    path = library_path or Path(library.origin)
+    if library_path is None and not path.exists():
+        raise InputError(
+            f"{path}: the library of this run is not there; say where it is with --library"
+        )
+    if (found := sha256_file(path)[0]) != library.digest:
         raise GateRefusal(
-            f"{library.origin}: expected {library.digest}, the library of this run, found {found}"
+            f"{path}: expected {library.digest}, the library of this run, found {found}"
         )
     _check_coverage(made)
     archive, pin = settings["archive"], settings["pin"]
     compared = made.libraries["baseline"].digest
     added = store.add(
-        archive, pin, Path(library.origin),
+        archive, pin, path,
         label=label or made.run.lower(), why=why, facts=library.facts, record=raw,
         compared=compared,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pyharness import commands, config, gate
+from pyharness import commands, config, device, gate
 from pyharness.config import Settings
 from pyharness.errors import Exit, InputError, LibraryFailure
 from pyharness.files import read_descriptor
@@ -19,15 +19,17 @@ from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
 
 
 def check_gate(settings: Settings) -> int:
-    """The archive against its pin, every blob against its digest, the baseline and the candidate as
-    they are now.
+    """The archive against its pin, every blob against its digest, the baseline of each backend, or
+    the one that was named, and the candidate as they are now.
     """
     from pyharness.archive import fsck
 
     report = fsck.verify(settings["archive"], settings["pin"])
     reference = commands.baseline_reference(settings["baseline"])
-    with gate.open_baseline(settings["archive"], settings["pin"], reference) as baseline:
-        print(f"baseline  {baseline.digest}  {baseline.size_bytes} bytes  {baseline.label}")
+    for backend in (settings["backend"],) if reference else report.baselines:
+        with gate.open_baseline(settings["archive"], settings["pin"], reference, backend) as one:
+            size_and_label = f"{one.size_bytes} bytes  {one.label} ({one.backend})"
+            print(f"baseline  {one.digest}  {size_and_label}")
     if settings["candidate"].exists():
         with gate.open_candidate(settings["candidate"]) as candidate:
             print(f"candidate {candidate.digest}  {candidate.size_bytes} bytes  {candidate.origin}")
@@ -83,12 +85,13 @@ def probe_library(library: Path) -> LibraryFacts:
         "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), record=True),),
         threads=1, timeout_s=60.0,
     )  # fmt: skip
+    remedy = "--no-probe adds a library that cannot run here"
     with gate.open_candidate(library) as sealed, tempfile.TemporaryDirectory() as folder:
+        if why := device.missing(sealed.backend):
+            raise LibraryFailure(f"{library}: {why}; {remedy}")
         result = LocalRunner().run(arm, sealed, Path(folder) / "probe")
     if result.library is None:
-        raise LibraryFailure(
-            f"{library}: {result.reason}; --no-probe adds a library that cannot run here"
-        )
+        raise LibraryFailure(f"{library}: {result.reason}; {remedy}")
     return result.library
 
 
@@ -101,15 +104,15 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
         print(json.dumps(to_json(lines), indent=1))
         return Exit.SAME
     table = Table(box=None, pad_edge=False)
-    head = ("label", "library", "size", "change", "added", "baseline", "why")
-    for name in head if log else (*head[:3], "baseline"):
+    head = ("label", "backend", "library", "size", "change", "added", "baseline", "why")
+    for name in head if log else (*head[:4], "baseline"):
         table.add_column(
             name, justify="right" if name in ("size", "change") else "left", overflow="fold"
         )
     for line in lines:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
-        cells = (line.label, line.digest.short, str(line.size_bytes))
+        cells = (line.label, line.backend, line.digest.short, str(line.size_bytes))
         table.add_row(*((*cells, change, line.time, mark, line.why) if log else (*cells, mark)))
     console = Console(highlight=False)
     if not console.is_terminal:

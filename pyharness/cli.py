@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 import pyharness
+from pyharness.cli_archive import archive
 from pyharness.endings import catch_signals, guard_output, ignore_signals, said_of_signal
 from pyharness.errors import Exit, HarnessError
 from pyharness.messages import check_text, one_line, refused_by_system
@@ -30,6 +31,8 @@ from pyharness.options import (
     RUN,
     RUNNING,
     SETTINGS,
+    models_of,
+    settings_of,
     target,
 )
 
@@ -86,9 +89,9 @@ def cli(context: click.Context, /, **given: Any) -> None:
         *("same_library", "trace"),
     )
     made = commands.SuiteOptions(
-        _models(given), json=given["json_path"], **{name: given[name] for name in names}
+        models_of(given), json=given["json_path"], **{name: given[name] for name in names}
     )
-    context.exit(commands.suite(made, _settings(given)))
+    context.exit(commands.suite(made, settings_of(given)))
 
 
 @cli.command()
@@ -100,7 +103,7 @@ def dump(library: Path, folder: Path, **given: Any) -> int:
     """One library's single steps on one input: h_out.npy, logits.npy, state.safetensors."""
     from pyharness import commands
 
-    return commands.dump(library, _models(given), folder, _settings(given))
+    return commands.dump(library, models_of(given), folder, settings_of(given))
 
 
 @cli.command()
@@ -122,7 +125,7 @@ def replay(run: str, json_path: str | None, **given: Any) -> int:
     """Do a run again. Exits 0 when every arm gave its recorded digests, 1 when one did not."""
     from pyharness import commands
 
-    return commands.replay(run, _settings(given), json_path)
+    return commands.replay(run, settings_of(given), json_path)
 
 
 @cli.command()
@@ -133,19 +136,22 @@ def show(run: str, json_path: str | None, **given: Any) -> int:
     """The verdict of a run, by its folder, its name or 'last'; exits as the run did."""
     from pyharness import commands
 
-    return commands.show(run, _settings(given), json_path)
+    return commands.show(run, settings_of(given), json_path)
 
 
 @cli.command()
 @RUN
 @click.option("--label", help="Label in the archive.  [default: the run's name]")
 @click.option("--why", required=True, help="One line for the log.")
+@click.option(
+    "--library", type=PATH, help="The candidate's bytes, where the run was on another machine."
+)
 @SETTINGS
-def accept(run: str, label: str | None, why: str, **given: Any) -> int:
-    """Make the candidate of a run that exited 0 the next baseline."""
+def accept(run: str, label: str | None, why: str, library: Path | None, **given: Any) -> int:
+    """Make the candidate of a run that exited 0 the next baseline of its backend."""
     from pyharness import acceptance
 
-    return acceptance.accept(run, _settings(given), label, why)
+    return acceptance.accept(run, settings_of(given), label, why, library)
 
 
 @cli.command("speed")
@@ -176,9 +182,9 @@ def speed_command(**given: Any) -> int:
 
     names = ("mt", "prefix", "pairs", "rounds", "margin", "cold", "strict", "fail_if_slower")
     made = command.SpeedOptions(
-        _models(given), json=given["json_path"], **{name: given[name] for name in names}
+        models_of(given), json=given["json_path"], **{name: given[name] for name in names}
     )
-    return command.speed_test(made, _settings(given))
+    return command.speed_test(made, settings_of(given))
 
 
 @cli.command()
@@ -188,56 +194,10 @@ def gate(**given: Any) -> int:
     """Only the gate: the archive against its pin, every blob, both libraries."""
     from pyharness import archive_commands
 
-    return archive_commands.check_gate(_settings(given))
+    return archive_commands.check_gate(settings_of(given))
 
 
-@cli.group()
-def archive() -> None:
-    """The immutable record of which library is the baseline."""
-
-
-@archive.command("add")
-@LIBRARY
-@click.option("--label", required=True)
-@click.option("--why", required=True, help="One line for the log.")
-@click.option(
-    "--probe/--no-probe", default=True, help="Ask the library what it is, in a process of its own."
-)
-@SETTINGS
-def archive_add(library: Path, label: str, why: str, probe: bool, **given: Any) -> int:
-    """Put a library into the archive."""
-    from pyharness import archive_commands
-
-    return archive_commands.add(_settings(given), library, label, why, probe=probe)
-
-
-@archive.command("list")
-@click.option("--json", "as_json", is_flag=True)
-@SETTINGS
-def archive_list(as_json: bool, **given: Any) -> int:
-    """Its libraries."""
-    from pyharness import archive_commands
-
-    return archive_commands.history(_settings(given), log=False, as_json=as_json)
-
-
-@archive.command("log")
-@click.option("--json", "as_json", is_flag=True)
-@SETTINGS
-def archive_log(as_json: bool, **given: Any) -> int:
-    """Its history: each library's size, the change from the one before, and why."""
-    from pyharness import archive_commands
-
-    return archive_commands.history(_settings(given), log=True, as_json=as_json)
-
-
-@archive.command("verify")
-@SETTINGS
-def archive_verify(**given: Any) -> int:
-    """Read and hash all of it, against its pin."""
-    from pyharness import archive_commands
-
-    return archive_commands.verify(_settings(given))
+cli.add_command(archive)
 
 
 @cli.command()
@@ -269,7 +229,7 @@ def doctor(as_json: bool, **given: Any) -> int:
     """What is installed, what can run here and why not; exits 0 when a run can work."""
     from pyharness import doctor as module
 
-    return module.doctor(_settings(given), as_json=as_json)
+    return module.doctor(settings_of(given), as_json=as_json)
 
 
 @cli.group("config")
@@ -282,21 +242,7 @@ def config_show() -> int:
     """Each setting with its source."""
     from pyharness import archive_commands
 
-    return archive_commands.show_config(_settings({}))
-
-
-def _models(given: dict[str, Any]) -> Any:
-    from pyharness import commands
-
-    return commands.ModelOptions(
-        **{n: given[n] for n in ("synthetic", "size", "model", "tokens", "text")}
-    )
-
-
-def _settings(given: dict[str, Any]) -> Any:
-    from pyharness import config
-
-    return config.resolve({key: given[key] for key in config.KEYS if key in given})
+    return archive_commands.show_config(settings_of({}))
 
 
 # ---- exit codes ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyharness import app, compare, gate, identity, jobs, plan, record
+from pyharness import app, compare, device, gate, identity, jobs, plan, record
 from pyharness.config import ISA_VARIABLE, Settings
 from pyharness.errors import (
     Exit,
@@ -43,7 +43,7 @@ class ModelOptions:
 
     synthetic: tuple[str, ...] = ()
     size: str = "tiny"
-    model: Path | None = None
+    model: tuple[Path, ...] = ()
     tokens: Path | None = None
     text: Path | None = None
 
@@ -155,8 +155,10 @@ def read_workloads(options: ModelOptions, settings: Settings) -> list[Workload]:
     specs = [
         ModelSpec("synthetic", f, options.size, settings["seed"]) for f in dict.fromkeys(families)
     ]
-    if options.model:
-        specs.append(model_spec(options.model))
+    specs += [model_spec(path) for path in options.model]
+    names = [plan.model_slug(spec) for spec in specs]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise UsageError(f"two models are named {twice}: their jobs could not be told apart")
     return [_workload(spec, options) for spec in specs]
 
 
@@ -183,22 +185,28 @@ def read_inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileF
 
 def open_pair(stack: ExitStack, settings: Settings) -> dict[Arm, app.Library]:
     """Both libraries through the gate, before anything is loaded, hashed or written. The baseline
-    first.
+    first: whether it can run here is known before a candidate is asked for.
     """
     archive, pin = settings["archive"], settings["pin"]
     reference = baseline_reference(settings["baseline"])
-    baseline = stack.enter_context(gate.open_baseline(archive, pin, reference))
+    made = gate.open_baseline(archive, pin, reference, settings["backend"])
+    baseline = stack.enter_context(made)
+    device.require(baseline.backend, f"baseline {baseline.label}")
     candidate = stack.enter_context(open_candidate(settings))
+    device.require(candidate.backend, f"candidate {candidate.origin}")
     return {"baseline": baseline, "candidate": candidate}
 
 
 def open_candidate(settings: Settings) -> gate.SealedLibrary:
     path = settings["candidate"]
     if not path.exists():
-        raise UsageError(
-            f"{path}: no such library; build it with `make native` or name one with --candidate"
-        )
+        raise UsageError(f"{no_such_library(path)} or name one with --candidate")
     return gate.open_candidate(path)
+
+
+def no_such_library(path: Path) -> str:
+    target = "cuda" if path.parent.name == "cuda" else "native"
+    return f"{path}: no such library; build it with `make {target}`"
 
 
 def baseline_reference(reference: str) -> str:
@@ -222,7 +230,7 @@ def dump(
     runner: Runner | None = None,
 ) -> int:
     """One library, one input, single steps, the three files."""
-    if len(options.synthetic) + bool(options.model) != 1:
+    if len(options.synthetic) + len(options.model) != 1:
         raise UsageError("name one model: --model DIR|PACK or --synthetic FAMILY")
     (workload,) = read_workloads(options, settings)
     tokens = workload.tokens
@@ -234,6 +242,7 @@ def dump(
         environment=plan_environment(settings),
     )  # fmt: skip
     with gate.open_candidate(library) as sealed:
+        device.require(sealed.backend, str(library))
         result = (runner or LocalRunner()).run(arm, sealed, out)
     if result.status == "failed":
         raise LibraryFailure(f"{library}: {result.reason}")

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from pyharness.errors import InputError, UsageError
+from pyharness.values import BACKENDS
 
 PREFIX = "VLLM_AB_"
 TABLE = "vllm-ab"
+BUILT = "build/{}/libvllm_cuda.so"  # of a backend
 ISA_VARIABLE = "VLLM_CUDA_CPU_ISA"  # of the library; counts where the harness is told nothing
 
 # name -> (type, default, meaning). Paths are relative to the project's root.
 KEYS: dict[str, tuple[type, Any, str]] = {
     "archive": (Path, "archive", "folder of the archive"),
     "pin": (Path, ".ci/archive.pin", "checkpoint of the archive's log, kept outside of it"),
-    "candidate": (Path, "build/cpu/libvllm_cuda.so", "library under test"),
+    "backend": (str, "cpu", "of the libraries that are not named: cpu or cuda"),
+    "candidate": (Path, BUILT.format("cpu"), "library under test; by default that of the backend"),
     "baseline": (str, "", "tag, digest or path of the baseline; empty: the archive's own choice"),
     "out": (Path, "abruns", "folder that gets one folder for each run"),
     "threads": (int, 0, "threads of a CPU library; 0: chosen by the harness"),
@@ -31,7 +34,7 @@ KEYS: dict[str, tuple[type, Any, str]] = {
     "seed": (int, 0, "seed of the synthetic models"),
 }
 MOST = {"threads": 1024, "workers": 64}  # of threads: the most that the library takes
-ISAS = ("", "portable", "avx2", "avx512")
+CHOICES = {"isa": ("portable", "avx2", "avx512"), "backend": BACKENDS}  # an empty isa is none
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,10 @@ def resolve(
             values[key] = Setting(_convert(key, value, Path.cwd(), f"--{key}"), f"--{key}")
     if (isa := environment.get(ISA_VARIABLE)) and not values["isa"].value:
         values["isa"] = Setting(_convert("isa", isa, root, ISA_VARIABLE), ISA_VARIABLE)
+    backend = values["backend"]
+    if values["candidate"].source == "default":
+        path = _convert("candidate", BUILT.format(backend.value), root, backend.source)
+        values["candidate"] = Setting(path, backend.source)
     return Settings(root, values)
 
 
@@ -121,8 +128,9 @@ def _convert(key: str, value: Any, base: Path, where: str) -> Any:
     ):  # RuntimeError: ~ of a user who does not exist
         name = {Path: "a path", int: "a whole number", float: "a number"}.get(kind, "text")
         raise UsageError(f"{where}: {key} must be {name}, not {value!r}") from None
-    if key == "isa" and made not in ISAS:
-        raise UsageError(f"{where}: isa must be one of {', '.join(ISAS[1:])}, not {made!r}")
+    if key in CHOICES and made not in CHOICES[key] and (key, made) != ("isa", ""):
+        known = ", ".join(CHOICES[key])
+        raise UsageError(f"{where}: {key} must be one of {known}, not {made!r}")
     if key == "timeout" and not 0 < made < 1e7:
         raise UsageError(f"{where}: timeout must be a number of seconds above 0, not {value!r}")
     if key in MOST and made > MOST[key]:

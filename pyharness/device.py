@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyharness.errors import LibraryFailure
+
 NVML = "libnvidia-ml.so.1"
 # nvmlClocksEventReasons: why a clock is where it is.
 REASONS = {
@@ -194,6 +196,24 @@ def open_gpu(visible: str = "", library: str = NVML) -> Iterator[Gpu | None]:
         return
     with Gpu(nvml, handle) as gpu:
         yield gpu
+
+
+def missing(backend: str) -> str:
+    """Why no library of this backend can run here, "" where one can."""
+    if backend != "cuda":
+        return ""
+    with open_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) as gpu:
+        if gpu is not None:
+            return ""
+    driver = Path("/proc/driver/nvidia/version").exists()
+    why = "a driver, but no device is visible" if driver else "no NVIDIA driver"
+    return f"{why}: no CUDA library can run here"
+
+
+def require(backend: str, name: str) -> None:
+    """LibraryFailure, in place of one from each run, for a library of a device that is not here."""
+    if why := missing(backend):
+        raise LibraryFailure(f"{name}: {why}")
 
 
 def _thousandth(value: int | None) -> float | None:

@@ -22,7 +22,7 @@ from typing import Literal
 
 from pyharness import device, gate
 from pyharness.archive import fsck
-from pyharness.commands import baseline_reference
+from pyharness.commands import baseline_reference, no_such_library
 from pyharness.config import Settings
 from pyharness.errors import Exit, HarnessError
 from pyharness.report.text import size
@@ -164,9 +164,7 @@ def _gpu() -> Check:
         if gpu is not None:
             facts = gpu.facts()
             return Check("gpu", "ok", f"{facts['name']}, driver {facts['driver']}")
-    driver = Path("/proc/driver/nvidia/version").exists()
-    why = "a driver, but no device is visible" if driver else "no NVIDIA driver"
-    return Check("gpu", "absent", f"{why}: no CUDA library can run here")
+    return Check("gpu", "absent", device.missing("cuda"))
 
 
 def _folder(out: Path) -> Check:
@@ -194,7 +192,9 @@ def _archive(settings: Settings) -> Check:
 def _baseline(settings: Settings) -> Check:
     try:
         reference = baseline_reference(settings["baseline"])
-        with gate.open_baseline(settings["archive"], settings["pin"], reference) as library:
+        with gate.open_baseline(
+            settings["archive"], settings["pin"], reference, settings["backend"]
+        ) as library:
             return _tried("baseline", library, library.label or library.digest.short, needed=True)
     except HarnessError as e:
         return Check("baseline", "broken", str(e), e.exit_code)
@@ -206,8 +206,7 @@ def _libraries(settings: Settings) -> Iterator[Check]:
     if candidate.exists():
         yield _library("candidate", candidate, needed=True)
     else:
-        told = f"{candidate}: no such library; build it with `make native`"
-        yield Check("candidate", "broken", told, Exit.USAGE)
+        yield Check("candidate", "broken", no_such_library(candidate), Exit.USAGE)
     for path in sorted(settings.root.glob("build/*/libvllm_cuda.so")):
         if path != candidate:
             yield _library(f"built {path.parent.name}", path, needed=False)
@@ -223,6 +222,9 @@ def _library(name: str, path: Path, *, needed: bool) -> Check:
 
 def _tried(name: str, library: gate.SealedLibrary, place: str, *, needed: bool) -> Check:
     """One step of a tiny model in a worker of its own."""
+    if why := device.missing(library.backend):
+        told = f"{place}, {library.digest.short}, {size(library.size_bytes)}: {why}"
+        return Check(name, "broken", told, Exit.FAILED if needed else Exit.SAME)
     arm = ArmPlan(
         "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), record=True),),
         threads=1, timeout_s=60.0,

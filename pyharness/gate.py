@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import mmap
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from pyharness.archive import checks, layout
+from pyharness.archive.entry import LogEntry
 from pyharness.archive.fsck import HOW_TO_ADD, open_archive, restorable
 from pyharness.archive.snapshot import Snapshot
 from pyharness.archive.tree import Tree
-from pyharness.errors import GateRefusal, InputError, UsageError
+from pyharness.errors import GateRefusal, InputError, NothingProved, UsageError
 from pyharness.files import CHUNK_BYTES, LARGEST_LIBRARY, open_regular, sha256_file
-from pyharness.values import Digest
+from pyharness.values import BACKENDS, Digest
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class SealedLibrary:
     manifest: Digest | None = None
     entry: int | None = None  # position in the archive's log
     root: str = ""  # of the archive's log, hexadecimal
+    backend: str = "cpu"  # cuda: it needs a GPU
     file: io.FileIO = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     copy: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
 
@@ -67,6 +70,7 @@ class SealedLibrary:
             "manifest": str(self.manifest) if self.manifest else None,
             "log_entry": self.entry,
             "log_root": self.root,
+            "backend": self.backend,
         }
 
     def close(self) -> None:
@@ -81,20 +85,23 @@ class SealedLibrary:
         self.close()
 
 
-def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrary:
+def open_baseline(
+    archive: Path, pin: Path, reference: str = "", backend: str = "cpu"
+) -> SealedLibrary:
     """A library out of the archive.
 
-    ``reference``: a label, ``accepted``, the digest of a library or of a manifest, or "" for the
-    baseline: the library accepted last, or, when none was, the one added last.
+    ``reference``: a label, the digest of a library or of a manifest, of whatever backend;
+    ``accepted`` for the one of ``backend`` accepted last; or "" for its baseline: that one, or,
+    when none was accepted, the one added last.
     """
     with open_archive(archive, pin) as (tree, snapshot):
-        index = _resolve(archive, snapshot, reference)
+        index = _resolve(archive, snapshot, reference, backend)
         entry = snapshot.entries[index]
         path = layout.blob_path(entry.library)
         with restorable(archive, pin):
             checks.check_inclusion(tree, snapshot.checkpoint, index, snapshot.raw_entries[index])
             _check_pinned(tree, snapshot, index)
-            _check_rolling_copy(tree, snapshot, entry.library)
+            _check_rolling_copies(tree, snapshot, entry.library)
             fd = tree.open(path)
             try:
                 file, size, copy = _seal(fd, entry.library, str(archive / path))
@@ -109,6 +116,7 @@ def open_baseline(archive: Path, pin: Path, reference: str = "") -> SealedLibrar
             manifest=entry.manifest,
             entry=index,
             root=snapshot.checkpoint.root.hex(),
+            backend=snapshot.backend(index),
             file=file,
             copy=copy,
         )
@@ -136,6 +144,7 @@ def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
         size_bytes=size,
         origin=os.path.abspath(path),
         reference=str(path),
+        backend="cuda" if _holds_device_code(file, size) else "cpu",
         file=file,
         copy=copy,
     )
@@ -144,12 +153,37 @@ def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
 # ---- which entry ---------------------------------------------------------------------------------
 
 
-def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
+def open_record(archive: Path, pin: Path, reference: str, backend: str) -> tuple[LogEntry, bytes]:
+    """The record that the archive keeps with a library, of the run that it was accepted for last,
+    and its log entry. ``reference`` and ``backend`` as of ``open_baseline``.
+    """
+    with open_archive(archive, pin) as (tree, snapshot):
+        named = snapshot.entries[_resolve(archive, snapshot, reference, backend)].library
+        kept = [i for i, e in enumerate(snapshot.entries) if e.library == named and e.record]
+        if not kept:
+            raise NothingProved(f"{archive}: holds no record of a run of {named}: accept one")
+        index = kept[-1]
+        entry = snapshot.entries[index]
+        assert entry.record is not None
+        with restorable(archive, pin):
+            checks.check_inclusion(tree, snapshot.checkpoint, index, snapshot.raw_entries[index])
+            _check_pinned(tree, snapshot, index)
+            data = tree.read(layout.blob_path(entry.record))
+            if layout.named(data) != str(entry.record):
+                path = archive / layout.blob_path(entry.record)
+                raise GateRefusal(f"{path}: expected {entry.record}, found {layout.named(data)}")
+        return entry, data
+
+
+def _resolve(archive: Path, snapshot: Snapshot, reference: str, backend: str) -> int:
     """Position of the log entry that ``reference`` means."""
-    if snapshot.current is None:
+    if not snapshot.entries:
         raise InputError(f"{archive}: holds no library yet; {HOW_TO_ADD}")
     if not reference:
-        return snapshot.current
+        current = snapshot.current(backend)
+        if current is None:
+            raise InputError(f"{archive}: holds no {backend} library yet; {HOW_TO_ADD}")
+        return current
     entries = list(enumerate(snapshot.entries))
     bare = reference.removeprefix("sha256:")
     if len(bare) == 64 or bare != reference:
@@ -160,11 +194,12 @@ def _resolve(archive: Path, snapshot: Snapshot, reference: str) -> int:
                 f"{len(entries)}; {HOW_TO_ADD}"
             )
         return named[0]
-    if reference == layout.ACCEPTED_TAG:
-        accepted = [i for i, e in entries if e.kind == "accepted"]
-        if not accepted:
+    owner = {tag: b for b, tag in layout.ACCEPTED_TAGS.items()} | {"accepted": backend}
+    if reference in owner:
+        accepted = snapshot.accepted(owner[reference])
+        if accepted is None:
             raise UsageError(f"{archive}: no library was accepted yet; see `run-ab archive list`")
-        return accepted[-1]
+        return accepted
     labels = {e.label: i for i, e in entries if e.kind == "added"}
     if reference not in labels:
         raise UsageError(
@@ -187,11 +222,19 @@ def _check_pinned(tree: Tree, snapshot: Snapshot, index: int) -> None:
         )
 
 
-def _check_rolling_copy(tree: Tree, snapshot: Snapshot, opened: Digest) -> None:
-    """The library accepted last still has its bytes, also when another one is asked for."""
-    accepted = [e for e in snapshot.entries if e.kind == "accepted"]
-    if accepted and accepted[-1].library != opened:
-        checks.check_blob(tree, accepted[-1].library, accepted[-1].size_bytes)
+def _check_rolling_copies(tree: Tree, snapshot: Snapshot, opened: Digest) -> None:
+    """The libraries accepted last, of each backend, still have their bytes, also when another one
+    is asked for.
+    """
+    for index in map(snapshot.accepted, BACKENDS):
+        if index is not None and (entry := snapshot.entries[index]).library != opened:
+            checks.check_blob(tree, entry.library, entry.size_bytes)
+
+
+def _holds_device_code(file: io.FileIO, size: int) -> bool:
+    # private: a shared mapping of a file sealed against writing is refused by older kernels
+    with mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ) as data:
+        return layout.holds_device_code(data)
 
 
 # ---- sealed bytes --------------------------------------------------------------------------------

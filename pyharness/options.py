@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from pyharness.errors import UsageError
+from pyharness.values import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
@@ -56,9 +57,17 @@ SETTINGS = options(
     click.option("--out", type=PATH, help="Folder of runs.  [default: abruns]"),
 )
 LIBRARIES = options(
+    click.option(
+        "--backend",
+        type=click.Choice(BACKENDS),
+        help="What is not named is of this backend: the baseline is the newest archived one of it, "
+        "the candidate build/BACKEND/libvllm_cuda.so.  [default: cpu]",
+    ),
     click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
     click.option(
-        "--candidate", type=PATH, help="Library under test.  [default: build/cpu/libvllm_cuda.so]"
+        "--candidate",
+        type=PATH,
+        help="Library under test, of any backend.  [default: build/cpu/libvllm_cuda.so]",
     ),
 )
 RUNNING = options(
@@ -84,7 +93,12 @@ MODEL = options(
         show_default=True,
         help="Size of the synthetic models.",
     ),
-    click.option("--model", type=PATH, help="Folder of a checkpoint, or a pack."),
+    click.option(
+        "--model",
+        multiple=True,
+        type=PATH,
+        help="Folder of a checkpoint, or a pack; may be repeated.",
+    ),
     click.option("--tokens", type=PATH, help="Token ids: .npy or .txt."),
     click.option("--text", type=PATH, help="Text through the checkpoint's tokenizer, or as bytes."),
 )
@@ -128,3 +142,17 @@ def parse_prefixes(text: str) -> tuple[int, ...]:
     if not all(re.fullmatch(r"\d{1,7}", p) for p in parts):
         raise UsageError(f"cannot read {text!r} as lengths of a prefix; write 63 or 0,1,64")
     return tuple(dict.fromkeys(int(p) for p in parts))
+
+
+def models_of(given: dict[str, Any]) -> Any:
+    from pyharness import commands
+
+    return commands.ModelOptions(
+        **{n: given[n] for n in ("synthetic", "size", "model", "tokens", "text")}
+    )
+
+
+def settings_of(given: dict[str, Any]) -> Any:
+    from pyharness import config
+
+    return config.resolve({key: given[key] for key in config.KEYS if key in given})

@@ -20,6 +20,7 @@ from typing import Any
 
 from pyharness.canonical import canonical_json
 from pyharness.coverage import ModelCoverage
+from pyharness.device import open_gpu
 from pyharness.errors import InputError, NothingProved, UsageError
 from pyharness.files import make_directory, read_regular, sha256_file, write_atomically
 from pyharness.jobs import ArmRecord
@@ -132,14 +133,18 @@ def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:
 
 def read_record(folder: Path) -> Record:
     path = folder / "record.json"
+    return parse_record(read_regular(path), str(path))
+
+
+def parse_record(data: bytes, name: str) -> Record:
     try:
-        value = json.loads(read_regular(path))
+        value = json.loads(data)
         canonical_json(value, floats=True)  # it can be written again: no NaN, nothing but text
         record = from_json(Record, value)
         if record.schema != SCHEMA:
             raise ValueError(f"schema is {record.schema!r}, not {SCHEMA}")
     except (ValueError, TypeError, RecursionError) as e:
-        raise InputError(f"{path}: not a record: {' '.join(str(e).split())}") from None
+        raise InputError(f"{name}: not a record: {' '.join(str(e).split())}") from None
     assert isinstance(record, Record)
     return record
 
@@ -179,7 +184,14 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count() or 0,
         "python": platform.python_version(),
         "numpy": np.__version__,
-    }
+    } | _gpu()
+
+
+def _gpu() -> dict[str, str]:
+    """The device that a CUDA library runs on, where there is one."""
+    with open_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) as gpu:
+        facts = gpu.facts() if gpu else {}
+    return {key: str(facts[name]) for key, name in (("gpu", "name"), ("driver", "driver")) if facts}
 
 
 def _cpu_model() -> str:

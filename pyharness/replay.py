@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
-from pyharness import gate
+from pyharness import device, gate
 from pyharness.app import Library
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError
@@ -29,9 +29,12 @@ def open_libraries(stack: ExitStack, before: Record, settings: Settings) -> dict
     """Each library out of the archive, or from its recorded path if it is still the same one."""
     if missing := [arm for arm in get_args(Arm) if arm not in before.libraries]:
         raise InputError(f"the record of {before.run} names no {missing[0]} library")
-    return {
-        arm: stack.enter_context(_open(before.libraries[arm], settings)) for arm in get_args(Arm)
-    }
+    opened: dict[Arm, Library] = {}
+    for arm in get_args(Arm):
+        library = stack.enter_context(_open(before.libraries[arm], settings))
+        device.require(library.backend, f"{arm} {library.label or library.origin}")
+        opened[arm] = library
+    return opened
 
 
 def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:

@@ -47,6 +47,7 @@ class Digest:
 
 
 Arm = Literal["baseline", "candidate"]
+BACKENDS = ("cpu", "cuda")  # each has a baseline of its own in the archive
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyharness.archive import checks, layout
 from pyharness.archive.snapshot import Snapshot, read_pin, read_snapshot
 from pyharness.archive.tree import Tree, locked
 from pyharness.errors import GateRefusal, InputError
-from pyharness.values import Digest
+from pyharness.values import BACKENDS, Digest
 
 HOW_TO_ADD = "add a library with `run-ab archive add LIBRARY --label NAME --why TEXT`"
 
@@ -30,8 +30,7 @@ class ArchiveReport:
     root: str  # of the log, hexadecimal
     pinned: int  # entries that the pin covers
     unpinned: int  # entries beyond it: no baseline until the interrupted add is repeated
-    baseline: Digest | None
-    baseline_label: str
+    baselines: dict[str, Digest]  # of each backend that the archive holds
     orphans: tuple[str, ...]  # blobs that nothing refers to
     leftovers: tuple[str, ...]  # of an interrupted add; the next one clears them
     writable: tuple[str, ...]  # files with a write permission, as after a checkout
@@ -45,7 +44,8 @@ class HistoryLine:
     label: str
     digest: Digest
     size_bytes: int
-    change_bytes: int | None  # from the library added before; None for the first
+    # from the library of that backend added before; None for the first
+    change_bytes: int | None
     time: str
     why: str
     abi_version: str  # this and the next four: "" or () where nobody loaded it before it was added
@@ -54,7 +54,7 @@ class HistoryLine:
     revision: str
     symbols: tuple[str, ...]
     accepted: tuple[str, ...]  # times at which it became the baseline
-    baseline: bool  # it is the baseline now
+    baseline: bool  # it is the baseline of its backend now
 
 
 @contextlib.contextmanager
@@ -107,7 +107,6 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
     with open_archive(archive, pin) as (tree, snapshot):
         with restorable(archive, pin):
             hashed = check_blobs(tree, snapshot) if deep else 0
-        current = None if snapshot.current is None else snapshot.entries[snapshot.current]
         return ArchiveReport(
             deep=deep,
             entries=len(snapshot.entries),
@@ -117,8 +116,7 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
             root=snapshot.checkpoint.root.hex(),
             pinned=snapshot.pin.size,
             unpinned=snapshot.unpinned,
-            baseline=current.library if current else None,
-            baseline_label=current.label if current else "",
+            baselines=baselines(snapshot),
             orphans=snapshot.orphans,
             leftovers=snapshot.leftovers,
             writable=snapshot.writable,
@@ -131,20 +129,28 @@ def entries(archive: Path, pin: Path) -> tuple[HistoryLine, ...]:
         return history(snapshot)
 
 
+def baselines(snapshot: Snapshot) -> dict[str, Digest]:
+    """The baseline of each backend that the archive holds a library of."""
+    found = {backend: snapshot.current(backend) for backend in BACKENDS}
+    return {b: snapshot.entries[i].library for b, i in found.items() if i is not None}
+
+
 def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
-    current = None if snapshot.current is None else snapshot.entries[snapshot.current].library
+    current = baselines(snapshot).values()
     lines: list[HistoryLine] = []
+    sizes: dict[str, int] = {}  # of the last library of each backend
     for i, (entry, manifest) in enumerate(zip(snapshot.entries, snapshot.manifests, strict=True)):
         if entry.kind != "added":
             continue
-        layer, later = manifest.library, snapshot.entries[i:]
+        layer, later, backend = manifest.library, snapshot.entries[i:], snapshot.backend(i)
+        before, sizes[backend] = sizes.get(backend), entry.size_bytes
         lines.append(
             HistoryLine(
                 index=i,
                 label=entry.label,
                 digest=entry.library,
                 size_bytes=entry.size_bytes,
-                change_bytes=entry.size_bytes - lines[-1].size_bytes if lines else None,
+                change_bytes=None if before is None else entry.size_bytes - before,
                 time=entry.time,
                 why=entry.why,
                 abi_version=layer.annotation(layout.ABI),
@@ -155,7 +161,7 @@ def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
                 accepted=tuple(
                     e.time for e in later if e.kind == "accepted" and e.library == entry.library
                 ),
-                baseline=entry.library == current,
+                baseline=entry.library in current,
             )
         )
     return tuple(lines)

@@ -7,6 +7,7 @@ meaning gets a new one.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from pyharness.canonical import canonical_json, parse_canonical
 from pyharness.errors import InputError
 from pyharness.files import sha256_bytes
-from pyharness.values import Digest, LibraryFacts
+from pyharness.values import BACKENDS, Digest, LibraryFacts
 
 LAYOUT_FILE = "oci-layout"
 LAYOUT_BYTES = canonical_json({"imageLayoutVersion": "1.0.0"})  # what layouts of 1.1 say too
@@ -41,7 +42,9 @@ BUILD_INFO = "vnd.vllm-cuda.build-info"  # all of vcuda_build_info, as canonical
 
 EMPTY_CONFIG = b"{}"
 ELF_HEADER_BYTES = 64
-ACCEPTED_TAG = "accepted"  # the rolling copy: the last accepted library
+# the rolling copies: the last accepted library of each backend
+ACCEPTED_TAGS = {"cpu": "accepted", "cuda": "accepted-cuda"}
+_DEVICE_CODE = b"\0.nv_fatbin\0"  # a section's name, in the table of names
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -56,7 +59,7 @@ def check_label(label: str) -> str:
             f"label {label!r}: use up to 63 letters, digits, '.', '_' and '-', a letter or digit "
             "first"
         )
-    if label == ACCEPTED_TAG or re.fullmatch(r"[0-9a-f]{64}", label):
+    if label in ACCEPTED_TAGS.values() or re.fullmatch(r"[0-9a-f]{64}", label):
         raise InputError(f"label {label!r}: is reserved, choose another")
     return label
 
@@ -136,7 +139,22 @@ def library_layer(data: bytes, file_name: str, facts: LibraryFacts | None) -> La
         }
         named = {BACKEND: "backend", BITS: "bits_version", REVISION: "revision"}
         annotations |= {key: str(info[field]) for key, field in named.items() if field in info}
+    elif holds_device_code(data):
+        annotations[BACKEND] = "cuda"
     return Layer(ELF_TYPE, sha256_bytes(data), len(data), tuple(sorted(annotations.items())))
+
+
+def holds_device_code(data: bytes | mmap.mmap) -> bool:
+    """Whether a shared library carries code for an NVIDIA GPU; nothing is loaded."""
+    return data.find(_DEVICE_CODE) >= 0
+
+
+def backend_of(library: Layer) -> str:
+    """Whose baseline a library can be. One that runs on the host, whatever it calls its backend, is
+    a ``cpu`` one.
+    """
+    said = library.annotation(BACKEND)
+    return said if said in BACKENDS else BACKENDS[0]
 
 
 def promised_digest(path: Path) -> Digest | None:

@@ -46,13 +46,27 @@ class Snapshot:
         """
         return self.checkpoint.size - self.pin.size
 
-    @property
-    def current(self) -> int | None:
-        """Position of the entry that names the baseline: the last accepted one, else the last
-        added.
+    def backend(self, index: int) -> str:
+        """Of an entry's library, by what its manifest says."""
+        return layout.backend_of(self.manifests[index].library)
+
+    def accepted(self, backend: str, count: int | None = None) -> int | None:
+        """Position of the last acceptance of a backend, among the first ``count`` entries."""
+        found = (
+            i for i, e in enumerate(self.entries[:count])
+            if e.kind == "accepted" and self.backend(i) == backend
+        )  # fmt: skip
+        return max(found, default=None)
+
+    def current(self, backend: str) -> int | None:
+        """Position of the entry that names the baseline of a backend: the one accepted last, else
+        the one added last.
         """
-        accepted = [i for i, e in enumerate(self.entries) if e.kind == "accepted"]
-        return accepted[-1] if accepted else len(self.entries) - 1 if self.entries else None
+        accepted = self.accepted(backend)
+        if accepted is not None:
+            return accepted
+        added = (i for i in range(len(self.entries)) if self.backend(i) == backend)
+        return max(added, default=None)
 
     def added(self, library: Digest) -> LogEntry | None:
         found = (e for e in self.entries if e.kind == "added" and e.library == library)
@@ -60,11 +74,10 @@ class Snapshot:
 
     def index_after(self, count: int) -> bytes:
         """The index when the log had this many entries."""
-        rolling = max((i for i in range(count) if self.entries[i].kind == "accepted"), default=-1)
+        rolling = {self.accepted(b, count): tag for b, tag in layout.ACCEPTED_TAGS.items()}
         listed = []
         for i, entry in enumerate(self.entries[:count]):
-            tag = entry.label if entry.kind == "added" else ""
-            tag = layout.ACCEPTED_TAG if i == rolling else tag
+            tag = entry.label if entry.kind == "added" else rolling.get(i, "")
             listed.append((entry.manifest, self.manifest_sizes[i], tag))
         return layout.index_bytes(listed)
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pyharness.archive import checks, layout, tlog
 from pyharness.archive.entry import LogEntry
-from pyharness.archive.fsck import HOW_TO_ADD, check_blobs, restorable
+from pyharness.archive.fsck import HOW_TO_ADD, baselines, check_blobs, restorable
 from pyharness.archive.layout import Layer
 from pyharness.archive.merkle import root_of
 from pyharness.archive.snapshot import Snapshot, read_pin, read_snapshot
@@ -115,10 +115,11 @@ def accept(
     compared: Digest | None = None,
     now: float | None = None,
 ) -> Appended:
-    """Makes a library of the archive the baseline; ``record`` is the JSON of the run that it is
-    accepted for. The library that was accepted last is not accepted once more.
+    """Makes a library of the archive the baseline of its backend; ``record`` is the JSON of the run
+    that it is accepted for. The library that was accepted last is not accepted once more.
 
-    ``compared``: what that run compared it with, which must still be the baseline.
+    ``compared``: what that run compared it with, of this or another backend, which must still be
+    that one's baseline.
     """
     statement = _statement("accepted", "", why, record, now)
     if library.hex not in record.decode("utf-8"):
@@ -131,10 +132,10 @@ def accept(
         if added is None:
             raise InputError(f"{library} is not in the archive: {HOW_TO_ADD}")
         _check_compared(snapshot, compared, library)
-        current = snapshot.entries[snapshot.current or 0]
-        if (current.kind, current.library) == ("accepted", library):
-            return _appended(snapshot, current, settled, added=False)
         layer = snapshot.manifests[snapshot.entries.index(added)].library
+        before = snapshot.accepted(layout.backend_of(layer))
+        if before is not None and snapshot.entries[before].library == library:
+            return _appended(snapshot, snapshot.entries[before], settled, added=False)
         statement = replace(statement, label=added.label)
         return _append(tree, pin, snapshot, layer, statement, settled)
 
@@ -143,14 +144,15 @@ def _check_compared(snapshot: Snapshot, compared: Digest | None, library: Digest
     """A run against an older baseline says nothing of what the present one would say. Looked at
     under the lock: of two acceptances at once the second meets what the first one did.
     """
-    if compared is None or snapshot.current is None:
+    current = baselines(snapshot)
+    if compared is None or not current or {compared, library} & set(current.values()):
         return
-    current = snapshot.entries[snapshot.current].library
-    if current not in (compared, library):
-        raise NothingProved(
-            f"the run compared with {compared}, the baseline is {current} now: run again and "
-            "accept that run"
-        )
+    known = snapshot.added(compared)
+    backend = snapshot.backend(snapshot.entries.index(known)) if known else next(iter(current))
+    raise NothingProved(
+        f"the run compared with {compared}, the baseline is {current[backend]} now: run again and "
+        "accept that run"
+    )
 
 
 def _statement(

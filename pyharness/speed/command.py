@@ -118,7 +118,7 @@ def _rows(mt: str | None) -> int:
 def _workload(options: SpeedOptions, settings: Settings) -> Workload:
     """One model; the hybrid one where none is named."""
     models = options.models
-    if len(set(models.synthetic)) + bool(models.model) > 1:
+    if len(set(models.synthetic)) + len(models.model) > 1:
         raise UsageError("speed is measured on one model: name one --synthetic or --model")
     if not models.synthetic and not models.model:
         models = dataclasses.replace(models, synthetic=("hybrid",))

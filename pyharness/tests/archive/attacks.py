@@ -62,9 +62,10 @@ def attacks(site: Site, seed: int) -> Iterator[Attack]:
 
 def file_classes(site: Site, snapshot: Snapshot) -> dict[str, list[Path]]:
     """The archive's files by what they are; the names of the classes say what is under attack."""
-    assert snapshot.current is not None
-    baseline = snapshot.entries[snapshot.current].library
-    last_record = snapshot.entries[snapshot.current].record
+    current = snapshot.current("cpu")
+    assert current is not None
+    baseline = snapshot.entries[current].library
+    last_record = snapshot.entries[current].record
     found: dict[str, list[Path]] = {
         "oci-layout": [site.archive / "oci-layout"],
         "index": [site.archive / "index.json"],

@@ -77,7 +77,7 @@ def test_the_first_add_makes_the_archive(tmp_path: Path) -> None:
     assert site.pin.read_bytes() == (site.archive / "log/checkpoint").read_bytes()
     assert (site.archive / f"blobs/sha256/{said.entry.library.hex}").read_bytes() == elf(0, 300)
     report = verify(site.archive, site.pin)
-    assert report.baseline == said.entry.library and report.root == said.root
+    assert report.baselines == {"cpu": said.entry.library} and report.root == said.root
     assert report.bytes_hashed == sum((site.archive / b).stat().st_size for b in blobs)
 
 
@@ -210,7 +210,7 @@ def test_accepting_keeps_the_record_and_moves_the_tag(site: Site) -> None:
     assert tags["accepted"] == str(said.entry.manifest)
     assert sorted(tags) == ["accepted", "v0", "v1", "v2"]
     assert len(index["manifests"]) == 6  # earlier acceptances stay referenced, without a tag
-    assert verify(site.archive, site.pin).baseline == digest
+    assert verify(site.archive, site.pin).baselines == {"cpu": digest}
     again = accept(site.archive, site.pin, digest, record=record, why="faster")
     assert not again.added and again.log_size == 6
     later = accept(site.archive, site.pin, digest, record=record_of(digest, "later"), why="more")
@@ -250,7 +250,7 @@ def test_two_green_runs_against_one_baseline_are_not_both_accepted(site: Site) -
 def test_accepting_an_older_library_again_goes_back(site: Site) -> None:
     digest = sha256_bytes(elf(0, 300))
     assert accept(site.archive, site.pin, digest, record=record_of(digest), why="back").added
-    assert verify(site.archive, site.pin).baseline == digest
+    assert verify(site.archive, site.pin).baselines == {"cpu": digest}
 
 
 def test_accepting_asks_for_a_record_of_this_library(site: Site) -> None:

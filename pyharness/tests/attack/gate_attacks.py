@@ -193,8 +193,9 @@ def meanwhile(name: str, change: Callable[[], Any]) -> Iterator[None]:
 def races(site: Site) -> Iterator[tuple[str, str]]:
     """The blob changes once the archive is open: refused, or the verified bytes are used."""
     snapshot = site.snapshot()
-    assert snapshot.current is not None
-    entry = snapshot.entries[snapshot.current]
+    current = snapshot.current("cpu")
+    assert current is not None
+    entry = snapshot.entries[current]
     blob = site.archive / "blobs/sha256" / entry.library.hex
     valid = blob.read_bytes()
     others = {

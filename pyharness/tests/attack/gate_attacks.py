@@ -205,7 +205,7 @@ def races(site: Site) -> Iterator[tuple[str, str]]:
         "nothing": b"",
         "more": valid + b"\0",
     }
-    for step in ("_check_pinned", "_check_rolling_copy", "_seal", "_copy", "sha256_file"):
+    for step in ("_check_pinned", "_check_rolling_copies", "_seal", "_copy", "sha256_file"):
         for name, new in others.items():
             for how in ("in place", "renamed over"):
 

@@ -108,7 +108,7 @@ def _conditions(timing: Timing) -> Iterator[str]:
 
 def speed_fact(timing: Timing) -> str:
     """For the head of the page."""
-    return f"{timing.result.word.value} {_percent(timing.result.change.median)}"
+    return f"{timing.result.word.value} {_interval(timing.result.change)}"
 
 
 def speed_section(timing: Timing) -> str:
@@ -137,4 +137,4 @@ def speed_section(timing: Timing) -> str:
     head = ("", "", "change", "95 % interval", "p", "of")
     caption = f"{_times(timing)}; + is slower"
     shown = figure(picture, f"Change of each pair; band: the margin of {margin:g} %")
-    return f'<div class="card">{table(head, rows, caption=caption)}{told}</div>{shown}'
+    return f'<div class="card">{table(head, rows, caption=caption)}{told}{shown}</div>'

@@ -22,6 +22,7 @@ from pyharness.plan import Request, Workload, build
 from pyharness.report.document import document
 from pyharness.report.html import page
 from pyharness.tests.report.samples import HOSTILE, jobs, many, whole
+from pyharness.tests.test_speed import throttled
 from pyharness.values import JobStatus, ModelSpec
 from pyharness.verdict import JobVerdict, conclude
 
@@ -45,10 +46,11 @@ def default_suite() -> dict[str, Any]:
 
 
 PAGES = {
-    "default": default_suite(),
-    "red": whole(jobs(HOSTILE)),
-    "green": whole(jobs()[:1]),
-    "many": whole(many(100, "a_long_word_without_a_space_" * 8)),
+    "default": page(default_suite()),
+    "red": page(whole(jobs(HOSTILE))),
+    "green": page(whole(jobs()[:1])),
+    "timed": page(whole(jobs()[:1]), throttled()),
+    "many": page(whole(many(100, "a_long_word_without_a_space_" * 8))),
 }
 # A page for measuring the pages: each in a frame of each width, which a window cannot have below
 # 500.
@@ -98,7 +100,7 @@ def measured(
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """The theme, and what each frame measured."""
     file = tmp_path_factory.mktemp("bench") / "bench.html"
-    texts = json.dumps({name: page(told) for name, told in PAGES.items()}).replace("<", "\\u003c")
+    texts = json.dumps(PAGES).replace("<", "\\u003c")
     script = BENCH.replace("WIDTHS", json.dumps(WIDTHS)).replace("PAGES", texts)
     file.write_text(script, encoding="utf-8")
     told = browse(file, "--dump-dom", *THEMES[request.param])
@@ -136,7 +138,7 @@ def brightness(colour: str) -> float:
 @pytest.mark.parametrize("name", ["red", "green"])
 def test_a_picture_of_the_page_shows_the_colour_of_its_verdict(tmp_path: Path, name: str) -> None:
     file, shot = tmp_path / f"{name}.html", tmp_path / "shot.png"
-    file.write_text(page(PAGES[name]), encoding="utf-8")
+    file.write_text(PAGES[name], encoding="utf-8")
     browse(file, "--window-size=400,900", f"--screenshot={shot}")
     shown = pixels(shot.read_bytes())
     assert shown.shape == (900, 400, 3)

@@ -31,8 +31,6 @@ class Library(SealedLibrary, Protocol):
     """Verified bytes, and where they came from."""
 
     @property
-    def size_bytes(self) -> int: ...
-    @property
     def origin(self) -> str: ...
 
 

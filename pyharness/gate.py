@@ -51,10 +51,6 @@ class SealedLibrary:
         return self.file.fileno()
 
     @property
-    def size(self) -> int:
-        return self.size_bytes
-
-    @property
     def path(self) -> str:
         """What to load in a process that inherited ``fd``."""
         return f"/proc/self/fd/{self.fd}"

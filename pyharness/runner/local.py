@@ -122,7 +122,7 @@ class LocalRunner:
             plan=plan,
             library_fd=library.fd,
             library_sha256=library.digest,
-            library_size_bytes=library.size,
+            library_size_bytes=library.size_bytes,
             out=str(out),
             trace_fd=trace_fd,
             parent_pid=os.getpid(),

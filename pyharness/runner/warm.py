@@ -65,7 +65,7 @@ class WarmWorker:
             **to_json(request),
             "library_fd": library.fd,
             "library_sha256": str(library.digest),
-            "library_size_bytes": library.size,
+            "library_size_bytes": library.size_bytes,
             "trace_fd": self._trace.fileno(),
             "parent_pid": os.getpid(),
         }

@@ -40,10 +40,6 @@ class FakeLibrary:
     size_bytes: int = 1000
 
     @property
-    def size(self) -> int:
-        return self.size_bytes
-
-    @property
     def digest(self) -> Digest:
         return Digest(hashlib.sha256(self.name.encode()).hexdigest())
 

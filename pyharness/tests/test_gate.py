@@ -191,7 +191,7 @@ def test_a_candidate_keeps_the_bytes_that_were_hashed(site: Site) -> None:
     path = library(site, 5)
     with open_candidate(path) as opened:
         os.replace(library(site, 6), path)
-        assert content(opened) == elf(5, 350) and opened.size == 350
+        assert content(opened) == elf(5, 350) and opened.size_bytes == 350
         assert opened.digest == sha256_bytes(elf(5, 350))
         assert opened.origin == str(path) and opened.entry is None
     with pytest.raises(ValueError, match="closed"):

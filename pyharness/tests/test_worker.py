@@ -13,7 +13,7 @@ from pyharness.dumps import Dump
 from pyharness.errors import Exit
 from pyharness.runner.base import WorkerRequest
 from pyharness.runner.local import _BOOT, _ROOT
-from pyharness.tests.runner.test_local import PLAN
+from pyharness.tests.runner.arms import PLAN
 from pyharness.tests.stubs import sealed, stub
 from pyharness.values import ArmResult, from_json, to_json
 
@@ -29,7 +29,7 @@ def work(
     argv: list[str], out: Path, fault: str = "", request: str | None = None
 ) -> tuple[int, ArmResult, bytes]:
     with sealed(stub(fault)) as library:
-        made = WorkerRequest(PLAN, library.fd, library.digest, library.size, str(out))
+        made = WorkerRequest(PLAN, library.fd, library.digest, library.size_bytes, str(out))
         done = subprocess.run(
             argv,
             input=(request if request is not None else json.dumps(to_json(made))).encode(),

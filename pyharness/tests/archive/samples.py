@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pyharness.archive import accept, add, layout, tlog
+from pyharness.archive import Appended, accept, add, layout, tlog
 from pyharness.archive.entry import LogEntry
 from pyharness.archive.merkle import root_of
 from pyharness.archive.snapshot import Snapshot, read_snapshot
 from pyharness.archive.tlog import Checkpoint
 from pyharness.archive.tree import locked
 from pyharness.files import sha256_bytes
-from pyharness.values import Digest
+from pyharness.values import Digest, LibraryFacts
 
 NOON = 1_790_000_000.0  # a fixed time: the same archive each time
 
@@ -149,3 +149,26 @@ def write(path: Path, data: bytes) -> None:
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     path.chmod(0o444)
+
+
+def put(
+    site: Site,
+    seed: int,
+    label: str = "",
+    facts: LibraryFacts | None = None,
+    record: bytes | None = None,
+) -> Appended:
+    return add(
+        site.archive,
+        site.pin,
+        library(site, seed),
+        label=label or f"v{seed}",
+        why="because",
+        facts=facts,
+        record=record,
+    )
+
+
+def contents(site: Site) -> dict[Path, bytes]:
+    files = [*site.archive.rglob("*"), site.pin]
+    return {p: p.read_bytes() for p in files if p.is_file()}

@@ -39,7 +39,8 @@ class _Sealed:
     lacks: frozenset[str] = frozenset()
 
     def __init__(self, library: Any) -> None:
-        self.name, self.digest, self.size_bytes = str(library.digest), library.digest, library.size
+        self.name, self.digest = str(library.digest), library.digest
+        self.size_bytes = library.size_bytes
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ ROOT = SOURCE.parents[3]
 
 def test_the_bytes_are_hashed_wherever_the_offset_is() -> None:
     with sealed(stub()) as library:
-        for offset in (0, 5, library.size):
+        for offset in (0, 5, library.size_bytes):
             os.lseek(library.fd, offset, os.SEEK_SET)
-            loader.verify(library.fd, library.digest, library.size)
+            loader.verify(library.fd, library.digest, library.size_bytes)
             assert os.lseek(library.fd, 0, os.SEEK_CUR) == offset
 
 
@@ -33,7 +33,7 @@ def test_one_other_byte_is_refused_with_both_digests(tmp_path: Path) -> None:
         sealed(tmp_path / "other.so") as library,
         pytest.raises(GateRefusal, match=f"has {library.digest}, expected {expected}; nothing"),
     ):
-        loader.verify(library.fd, expected, library.size)
+        loader.verify(library.fd, expected, library.size_bytes)
 
 
 def test_another_size_is_refused() -> None:
@@ -64,7 +64,7 @@ from pyharness.errors import HarnessError
 from pyharness.host import loader
 from pyharness.values import Digest
 def first():
-    return loader.load({library.fd}, Digest({library.digest.hex!r}), {library.size})
+    return loader.load({library.fd}, Digest({library.digest.hex!r}), {library.size_bytes})
 try:
     {code}
 except HarnessError as e:

@@ -109,7 +109,7 @@ def test_a_worker_that_was_killed_between_two_questions() -> None:
 
 def test_other_bytes_are_refused() -> None:
     with sealed(stub()) as library:
-        other = Sealed(library.fd, Digest("ab" * 32), library.size)
+        other = Sealed(library.fd, Digest("ab" * 32), library.size_bytes)
         with pytest.raises(GateRefusal, match="nothing was loaded"):
             WarmWorker("candidate", REQUEST, other, Children())
 

@@ -27,7 +27,7 @@ class Sealed:
 
     fd: int
     digest: Digest
-    size: int
+    size_bytes: int
 
 
 @functools.cache

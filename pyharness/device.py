@@ -16,7 +16,7 @@ from typing import Any
 
 from pyharness.errors import LibraryFailure
 
-NVML = "libnvidia-ml.so.1"
+NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 # nvmlClocksEventReasons: why a clock is where it is.
 REASONS = {
     0x1: "idle",
@@ -205,9 +205,19 @@ def missing(backend: str) -> str:
     with open_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) as gpu:
         if gpu is not None:
             return ""
+    if not _loads(NVML) and _loads(CUDA):
+        return ""  # containers may hold a driver without NVML: the library itself will say
     driver = Path("/proc/driver/nvidia/version").exists()
     why = "a driver, but no device is visible" if driver else "no NVIDIA driver"
     return f"{why}: no CUDA library can run here"
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def require(backend: str, name: str) -> None:

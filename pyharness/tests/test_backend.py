@@ -210,6 +210,18 @@ def test_a_device_that_is_there_or_not(
     assert device.missing("cpu") == ""
 
 
+def test_a_driver_without_nvml_is_left_to_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, nowhere = device.open_gpu, str(tmp_path / "none.so")
+    monkeypatch.setattr(device, "open_gpu", lambda which: opened(which, nowhere))
+    monkeypatch.setattr(device, "NVML", nowhere)
+    monkeypatch.setattr(device, "CUDA", nowhere)
+    assert device.missing("cuda").endswith("no CUDA library can run here")
+    monkeypatch.setattr(device, "CUDA", driver(tmp_path))
+    assert device.missing("cuda") == ""
+
+
 def test_the_record_names_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = driver(tmp_path)
     monkeypatch.setattr(record, "open_gpu", lambda visible: device.open_gpu("", path))

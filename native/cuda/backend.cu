@@ -189,8 +189,7 @@ class CudaBackend final : public Backend {
 
   float* upload_floats(const std::vector<float>& v) override {
     float* p = static_cast<float*>(alloc(v.size() * sizeof(float)));
-    check(cudaMemcpy(p, v.data(), v.size() * sizeof(float), cudaMemcpyHostToDevice),
-          "upload of weights");
+    upload(p, v.data(), v.size() * sizeof(float), stream_);
     return p;
   }
 
@@ -198,8 +197,7 @@ class CudaBackend final : public Backend {
     const size_t n = static_cast<size_t>(e.rows) * static_cast<size_t>(e.cols),
                  bytes = n * (e.t->type == VCUDA_F32 ? 4 : 2);
     void* p = alloc(bytes);
-    if (e.t->data)
-      check(cudaMemcpy(p, e.t->data, bytes, cudaMemcpyHostToDevice), "upload of weights");
+    if (e.t->data) upload(p, e.t->data, bytes, stream_);
     else synth(*e.t, n, false, p);
     return p;
   }
@@ -578,8 +576,7 @@ class CudaBackend final : public Backend {
       }
       for (size_t r = 0; r < static_cast<size_t>(t.rows); ++r, to += cols) {
         for (size_t i = 0; i < cols; ++i) row[i] = tensor_float(*t.t, r * cols + i);
-        check(cudaMemcpy(to, row.data(), cols * sizeof(float), cudaMemcpyHostToDevice),
-              "upload of weights");
+        upload(to, row.data(), cols * sizeof(float), stream_);
       }
     }
     return p;

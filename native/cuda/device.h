@@ -41,16 +41,26 @@ class Injected {
   long count_ = 0;
 };
 
-// A call that takes memory; VLLM_CUDA_FAIL_ALLOCATION=n fails as on a device that is full.
-template <class Call>
-cudaError_t taking_memory(const Call& call) {
+inline bool allocation_must_fail() {
   thread_local Injected fault("VLLM_CUDA_FAIL_ALLOCATION");
-  return fault.due() ? cudaErrorMemoryAllocation : call();
+  return fault.due();
 }
-
 inline bool launch_must_fail() {
   thread_local Injected fault("VLLM_CUDA_FAIL_LAUNCH");
   return fault.due();
+}
+
+// A call that takes memory.
+template <class Call>
+cudaError_t taking_memory(const Call& call) {
+  return allocation_must_fail() ? cudaErrorMemoryAllocation : call();
+}
+
+// Host memory to the device, in the stream's order and finished on return. (cudaMemcpy returns when
+// pageable bytes are in a staging buffer, and this stream does not wait for the default one.)
+inline void upload(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "upload of weights");
+  check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
 // Device memory that is given back together. Small pieces share large ones: a model has hundreds of

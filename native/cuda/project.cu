@@ -118,12 +118,10 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
                  scales = nibbles / 8;
     copies.emplace_back(nibbles);
     s.nibbles = static_cast<uint8_t*>(copies.back().get());
-    check(cudaMemcpy(copies.back().get(), t.t->data, nibbles, cudaMemcpyHostToDevice),
-          "upload of weights");
+    upload(copies.back().get(), t.t->data, nibbles, stream);
     copies.emplace_back(scales);
     s.scales = static_cast<uint16_t*>(copies.back().get());
-    check(cudaMemcpy(copies.back().get(), t.t->scales, scales, cudaMemcpyHostToDevice),
-          "upload of weights");
+    upload(copies.back().get(), t.t->scales, scales, stream);
   }
   const size_t words = q.bytes() / 4;
   kernel_pack_q4<<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(

@@ -71,6 +71,7 @@ void Model::make_workspace() {
   auto activations = [&](int columns) {
     const size_t bytes = backend_.act_bytes(columns, rows);
     Rows r{floats(columns), backend_.alloc(bytes)};
+    backend_.zero(r.act, bytes);  // a backend may copy gaps of its layout along
     work_memory_.push_back({r.act, bytes});
     return r;
   };

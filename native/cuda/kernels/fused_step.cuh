@@ -184,7 +184,8 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
     switch (phase.type) {
       case PhaseType::kEmbed:
         if (static_cast<int>(blockIdx.x) < phase.embed.rows)
-          embed_row(phase.embed, blockIdx.x, worker, kRingWorkers);
+          embed_row(phase.embed, blockIdx.x, embed_token(phase.embed, blockIdx.x), worker,
+                    kRingWorkers);
         break;
       case PhaseType::kNorm:
         if (consumer_warp) fused_norm(&phase.norm, plan.sums);

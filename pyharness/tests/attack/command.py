@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,21 @@ from pyharness.messages import one_line
 from pyharness.tests.fake_arms import NEW, OLD, FakeRunner
 
 LONGEST_LINE = 5000  # characters; a message may quote what it found, never all of it
+
+
+@contextlib.contextmanager
+def bounded(more_bytes: int) -> Iterator[None]:
+    """Whoever asks for more memory than this process has now and so much more gets a MemoryError,
+    which no command survives without a defect.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @dataclass

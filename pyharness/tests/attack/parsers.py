@@ -158,7 +158,12 @@ def _runs(folder: Path) -> dict[str, Target]:
     kept = {name: (run / name).read_bytes() for name in ("verdict.json", "record.json")}
     archive = ["--archive", folder / "archive", "--pin", folder / "pin"]
 
+    def restore() -> None:
+        for name, valid in kept.items():
+            (run / name).write_bytes(valid)
+
     def timed(data: bytes) -> Ended:
+        restore()
         (run / FILE).write_bytes(data)
         ended = call(["show", run, *where])
         (run / FILE).unlink()
@@ -166,8 +171,7 @@ def _runs(folder: Path) -> dict[str, Target]:
 
     def with_file(name: str, *commands: list[Any]) -> Callable[[bytes], Ended]:
         def work(data: bytes) -> Ended:
-            for other, valid in kept.items():
-                (run / other).write_bytes(valid)
+            restore()
             (run / name).write_bytes(data)
             if name == "record.json":
                 vouch(run)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyharness.errors import Exit
+from pyharness.tests.attack.command import Ended, bounded, guarded
 from pyharness.tests.attack.parsers import targets
 from pyharness.tests.attack.target import Target
 
@@ -17,6 +21,7 @@ NAMES = (
     "library", "pyproject",
 )  # fmt: skip
 EXAMPLES = 60
+MORE_BYTES = 1 << 30  # of address space: no parser takes that much for a file of some kilobytes
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,21 @@ def all_targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_file_ends_in_one_line(name: str, all_targets: dict[str, Target]) -> None:
     tried, said = attack(all_targets[name], EXAMPLES)
-    assert not said and tried >= EXAMPLES
+    assert (tried, said) == (EXAMPLES, "")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (lambda data: guarded(lambda: bytearray(2 << 30)), "MemoryError"),
+        (lambda data: Ended(Exit.DEFECT, "", "run-ab: defect of the harness"), "a defect: run-ab"),
+        (lambda data: Ended(Exit.DIFFERS, "", ""), "exit 1"),
+    ],
+)
+def test_what_gets_through_is_told(work: Callable[[bytes], Ended], said: str) -> None:
+    """The check on the checker: memory beyond the bound, a defect, a code that is none of these."""
+    tried, told = attack(Target(st.binary(max_size=9), work), 20)
+    assert tried and said in told
 
 
 def attack(target: Target, examples: int) -> tuple[int, str]:
@@ -50,7 +69,8 @@ def attack(target: Target, examples: int) -> tuple[int, str]:
         assert ended.code in target.codes, f"exit {ended.code}: {ended.err[:300]}"
 
     try:
-        tried()
+        with bounded(MORE_BYTES):
+            tried()
     except BaseException as e:
         if isinstance(e, KeyboardInterrupt):
             raise

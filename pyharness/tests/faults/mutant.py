@@ -21,7 +21,7 @@ class Mutant:
     file: str  # under native/
     old: str  # occurs exactly once
     new: str
-    job: str  # last part of the job's name, e.g. "rb8-keep1"
+    job: str  # last part of the job's name, e.g. "rb8-keep1", "libs-mt3"
     shows: str  # the file whose bytes differ; failed: a part of the reason
     status: str = DIFFERS
     family: str = "hybrid"
@@ -32,8 +32,10 @@ class Mutant:
     @property
     def options(self) -> tuple[str, ...]:
         """Of run-ab: the job's kind and M, and the model."""
-        kind = self.job.partition("-")[0]
+        kind = self.job.removeprefix("libs-").partition("-")[0]
         chosen = ("--m1",) if kind == "m1" else (f"--{kind[:2]}", kind[2:])
+        if self.job.startswith("libs-"):
+            chosen = ("--libs", *chosen)
         prefix = () if self.prefix is None else ("--prefix", str(self.prefix))
         profile = () if self.profile == "quick" else ("--profile", self.profile)
         return (

@@ -46,6 +46,13 @@ MUTANTS = (
         "mt3", STATE, family="gdn",
     ),
     Mutant(
+        "conv-window-libs", "the same, held against the M rows of the old library",
+        CPU,
+        "input(m - history + j, channel)",
+        "input(m - history + j - (m == 3), channel)",
+        "libs-mt3", STATE, family="gdn",
+    ),
+    Mutant(
         "conv-window-of-v", "an M-row step leaves the window of the queries and keys as it was",
         CPU,
         "      for (int j = 0; j < history; ++j)\n        std::memcpy(to + j * ld + channel,",

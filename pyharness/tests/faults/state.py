@@ -49,6 +49,13 @@ MUTANTS = (
         "rb4", STATE, family="gdn",
     ),
     Mutant(
+        "conv-not-restored-libs", "the same, held against the rollback of the old library",
+        MODEL,
+        _RESTORE,
+        "  std::swap(slots_[now_].s, slots_[marked_].s);\n  position_ = marked_position_;",
+        "libs-rb4", STATE, family="gdn",
+    ),
+    Mutant(
         "s-not-restored", "rollback restores the window of the convolution and not S",
         MODEL,
         _RESTORE,

@@ -35,13 +35,14 @@ def test_every_row_fits_the_source(mutant: Mutant) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_every_row_names_a_job_of_its_command(mutant: Mutant) -> None:
     words = iter(mutant.options)
-    chosen = {word: next(words) if word != "--m1" else "" for word in words}
+    flags = ("--m1", "--libs")
+    chosen = {word: next(words) if word not in flags else "" for word in words}
     assert chosen["--only"] == f"*/{mutant.job_name}"
+    mt, rb = (parse_rows(chosen[k]) if k in chosen else () for k in ("--mt", "--rb"))
+    libs = "--libs" in chosen
     request = Request(
-        m1="--m1" in chosen,
-        mt=parse_rows(chosen["--mt"]) if "--mt" in chosen else (),
-        rb=parse_rows(chosen["--rb"]) if "--rb" in chosen else (),
-        libs_mt=(), libs_rb=(), explicit=True,
+        m1="--m1" in chosen, mt=mt, rb=rb,
+        libs_mt=mt if libs else (), libs_rb=rb if libs else (), explicit=True,
         prefixes=None if mutant.prefix is None else (mutant.prefix,),
         profile=mutant.profile,
     )  # fmt: skip
@@ -61,7 +62,10 @@ def test_the_table_reaches_every_part_of_the_step() -> None:
     }  # fmt: skip
     assert {m.shows for m in MUTANTS if m.status == DIFFERS} == {H_OUT, LOGITS, STATE}
     assert {m.family for m in MUTANTS} == {"hybrid", "gdn", "attn"}
-    cases = {m.job.partition("-")[2].rstrip("0123456789") for m in MUTANTS}
+    jobs = [m.job.removeprefix("libs-") for m in MUTANTS]
+    kinds = {m.job.removesuffix(j) + j[:2] for m, j in zip(MUTANTS, jobs, strict=True)}
+    assert kinds == {"m1", "mt", "rb", "libs-mt", "libs-rb"}
+    cases = {job.partition("-")[2].rstrip("0123456789") for job in jobs}
     known = {case.removesuffix("{n}") for case in (*ROW_CASES, *ROLLBACK_CASES)}
     assert cases <= known and {"refused", "reset", "nan", "large", "keep", "threads"} <= cases
 

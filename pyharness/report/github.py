@@ -1,7 +1,7 @@
 """What a run says to GitHub Actions: annotations, the step's summary, its output.
 
 GitHub shows ten annotations of a kind per step and drops the rest without a word, and it drops a
-summary above 1 MiB as a whole: both limits are kept here, and what did not fit is counted.
+step's summary above 1 MiB as a whole: both limits are kept here, and what did not fit is counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def announce(
         return
     for line in error_lines(document):
         print(line, file=sys.stderr if to_stderr else sys.stdout)
-    _append("GITHUB_STEP_SUMMARY", summary(document, timing))
+    room = SUMMARY_BYTES - _written("GITHUB_STEP_SUMMARY")
+    _append("GITHUB_STEP_SUMMARY", summary(document, timing, room))
     _append("GITHUB_OUTPUT", f"verdict={Exit(document['exit_code']).name.lower()}\n")
     if timing:
         _append("GITHUB_OUTPUT", f"speed={timing.result.word.value.lower()}\n")
@@ -47,6 +48,14 @@ def refused(message: str, code: Exit) -> None:
     """
     print(_command("error", f"run-ab: {code.name.lower()}", message), file=sys.stderr)
     _append("GITHUB_OUTPUT", f"verdict={code.name.lower()}\n")
+
+
+def _written(variable: str) -> int:
+    """What the runner's file holds already, of commands before this one in the same step."""
+    try:
+        return os.path.getsize(os.environ.get(variable, ""))
+    except OSError:
+        return 0
 
 
 def _append(variable: str, text: str) -> None:

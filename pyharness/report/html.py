@@ -89,10 +89,8 @@ def verdict_sentence(document: Document) -> str:
 
 
 def _head(document: Document, timing: Timing | None) -> str:
-    code_ = document["exit_code"]
-    kind = {Exit.SAME: "same", Exit.DIFFERS: "differs", Exit.FAILED: "failed"}.get(
-        code_, "unproved"
-    )
+    kinds = {Exit.SAME: "same", Exit.DIFFERS: "differs", Exit.FAILED: "failed"}
+    kind = kinds.get(document["exit_code"], "unproved")
     libraries = document["libraries"]
     names = [
         f"{arm} {code(libraries[arm]['digest'][7:19])}"
@@ -109,7 +107,7 @@ def _head(document: Document, timing: Timing | None) -> str:
         ("speed", speed_fact(timing) if timing else ""),
         ("on", esc(document.get("machine", {}).get("cpu", ""))),
         ("at", esc(document.get("started", "")[:16].replace("T", " ") + " UTC")),
-        ("exit code", esc(code_)),
+        ("exit code", esc(document["exit_code"])),
     ]
     return (
         f'<header class="verdict v-{kind}"><p class="run">run-ab {esc(document["run"])}</p>'

@@ -19,7 +19,8 @@ from pyharness.errors import Exit, GateRefusal, HarnessError, InputError, Librar
 from pyharness.runner.base import SealedLibrary
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import TAIL_BYTES, Children
-from pyharness.values import ArmPlan, Digest, to_json
+from pyharness.speed.pairs import LONGEST_NS
+from pyharness.values import ArmPlan, Digest, LibraryFacts, from_json, to_json
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -49,6 +50,14 @@ class SpeedRequest:
     library_size_bytes: int = 0
     trace_fd: int = -1
     parent_pid: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first answer."""
+
+    library: LibraryFacts
+    by_rows: bool  # an M-row step is timed; False: single steps
 
 
 class WarmWorker:
@@ -89,7 +98,7 @@ class WarmWorker:
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ, into)
         try:
-            self.ready = self.ask(plan)
+            self.ready = self._ready(plan)
         except BaseException:
             self.close()
             raise
@@ -125,10 +134,19 @@ class WarmWorker:
             raise self._failure(str(answer["failed"]), _RAISED.get(self._child.wait()))
         return answer
 
+    def _ready(self, plan: dict[str, Any]) -> Ready:
+        """A library can write to the same pipe: what it forges is no answer."""
+        answer = self.ask(plan)
+        try:
+            ready: Ready = from_json(Ready, answer)
+        except ValueError as e:
+            raise self._failure(f"the worker's answer is unreadable: {e}") from None
+        return ready
+
     def sample(self, calls: int) -> int:
         """Nanoseconds inside the library."""
         nanoseconds = self.ask({"calls": calls}).get("ns")
-        if not isinstance(nanoseconds, int) or nanoseconds <= 0:
+        if not isinstance(nanoseconds, int) or not 0 < nanoseconds < LONGEST_NS:
             raise self._failure("the worker gives no time")
         return nanoseconds
 

@@ -201,8 +201,8 @@ def _measure(libraries: Mapping[Arm, app.Library], request: SpeedRequest, design
                 )
                 others = _others(gpu)
                 by_rows = {
-                    "baseline": bool(baseline.ready["by_rows"]),
-                    "candidate": bool(candidate.ready["by_rows"]),
+                    "baseline": baseline.ready.by_rows,
+                    "candidate": candidate.ready.by_rows,
                 }
             facts = gpu.facts() if gpu else None
     return Timing(
@@ -231,7 +231,7 @@ def called(rows: int, by_rows: Mapping[str, bool]) -> str:
 @contextmanager
 def _gpu(worker: WarmWorker) -> Iterator[Gpu | None]:
     """Where the library says that it computes on one."""
-    if worker.ready["library"]["build_info"].get("backend") != "cuda":
+    if worker.ready.library.build_info.get("backend") != "cuda":
         yield None
         return
     with open_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) as gpu:

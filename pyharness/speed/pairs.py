@@ -19,6 +19,7 @@ from pyharness.speed import stats
 from pyharness.speed.stats import Conclusion, Estimate, Word
 
 SAMPLE_NS = 2_000_000  # a sample takes at least this long, so that a clock's step is nothing in it
+LONGEST_NS = 1 << 62  # more is no time
 FEWEST_DROPPED = 3  # samples of each side before the first one that may count
 MOST_DROPPED = 40
 WARM_UP_S = 10.0

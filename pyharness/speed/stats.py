@@ -180,7 +180,7 @@ def conclude(found: Estimate, self_test: Estimate, margin: float, unit: str = "p
     else:
         reason = "the interval holds both no change and one beyond the margin"
         if not found.low <= 0 <= found.high:
-            reason = "p is too large for the interval"
+            reason = f"the interval is on one side of no change, yet p is over {ALPHA:.0%}"
     return Conclusion(Word.INCONCLUSIVE, reason, pairs_needed(found, self_test, margin))
 
 

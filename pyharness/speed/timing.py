@@ -15,7 +15,7 @@ from pyharness.device import CpuState
 from pyharness.errors import InputError
 from pyharness.files import read_regular
 from pyharness.speed import stats
-from pyharness.speed.pairs import Design, Result, Rounds, Series
+from pyharness.speed.pairs import LONGEST_NS, Design, Result, Rounds, Series
 from pyharness.speed.stats import Estimate, Word
 from pyharness.values import from_json, to_json
 
@@ -23,7 +23,6 @@ SCHEMA = "ab-speed/1"
 SCHEMA_FILE = Path(__file__).with_name("speed.schema.json")
 FILE = "speed.json"  # in the folder of the run whose verdict is the bit check
 _LARGEST_LOG = 50.0  # of a ratio of two times
-_LARGEST_NS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _check(found: Estimate) -> None:
 
 def _check_rounds(rounds: Rounds) -> None:
     times = [ns for s in rounds for p in s.kept for ns in (p.baseline_ns, p.candidate_ns)]
-    if not times or not all(0 < ns < _LARGEST_NS for ns in times):
+    if not times or not all(0 < ns < LONGEST_NS for ns in times):
         raise ValueError("no times, or times out of range")
-    if not all(0 < s.calls < _LARGEST_NS for s in rounds):
+    if not all(0 < s.calls < LONGEST_NS for s in rounds):
         raise ValueError("a sample without calls")

@@ -18,7 +18,7 @@ from pyharness.errors import Exit, HarnessError, InputError
 from pyharness.host import abi, loader
 from pyharness.host.session import Session
 from pyharness.inputs.model import load_model
-from pyharness.runner.warm import SpeedRequest
+from pyharness.runner.warm import Ready, SpeedRequest
 from pyharness.speed.cold import evictor
 from pyharness.values import from_json, to_json
 from pyharness.worker import Trace, claim_stdout, confine, library_facts
@@ -65,13 +65,12 @@ def _serve(reply: int) -> None:
     with Session(
         bound, model, plan.mmax if by_rows else 0, plan.threads, context=context, on_call=trace
     ) as session:
-        info = session.load()
+        session.load()
         backend = str(facts.build_info.get("backend"))
         evict = evictor(backend) if request.cold else None
         timer = Timer(session, request, context, by_rows, evict)
         timer.sample(1)  # what is allocated or compiled at the first step
-        ready = {"library": to_json(facts), "by_rows": by_rows, "weight_bytes": info.weight_bytes}
-        _answer(reply, ready)
+        _answer(reply, to_json(Ready(facts, by_rows)))
         while line := sys.stdin.buffer.readline():
             _answer(reply, {"ns": timer.sample(json.loads(line)["calls"])})
 

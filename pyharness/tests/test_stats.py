@@ -158,7 +158,7 @@ QUIET = made(0.02, 0.2, 0.7)
         (made(0.5, 0.2), QUIET, Word.SAME, ""),  # a change, and one that does not matter
         (made(0.8, 0.4), QUIET, Word.SLOWER, ""),
         (made(0.2, 3, 0.6), QUIET, Word.INCONCLUSIVE, "both"),
-        (made(3, 0.5, 0.07), QUIET, Word.INCONCLUSIVE, "p is too large"),
+        (made(3, 0.5, 0.07), QUIET, Word.INCONCLUSIVE, "yet p is over 5%"),
         (made(3, 0.5), made(0.1, 2.6, 0.8), Word.INCONCLUSIVE, "own copy"),  # a noisy self-test
         (made(3, 0.5), made(2, 0.5), Word.INCONCLUSIVE, "differs from its own copy"),
         (made(0.1, 0.2), made(-2, 0.5), Word.INCONCLUSIVE, "differs from its own copy"),

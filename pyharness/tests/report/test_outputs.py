@@ -206,6 +206,18 @@ def test_announced_only_to_github(
     assert capsys.readouterr().out == ""
 
 
+def test_the_summaries_of_one_step_fit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    for _ in range(3):
+        announce(whole(many(100, "x" * 10_000)))
+    told = (tmp_path / "summary").read_text()
+    assert len(told.encode()) < 1 << 20 and told.count("## run-ab: ") == 3
+    assert told.count("Again: `run-ab replay run-1`") == 3 and "more lines do not fit" in told
+
+
 def test_a_summary_that_cannot_be_written_changes_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

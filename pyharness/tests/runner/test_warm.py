@@ -17,6 +17,7 @@ from pyharness.runner.warm import SpeedRequest, WarmWorker
 from pyharness.tests.stubs import Sealed, sealed, stub
 from pyharness.values import ArmPlan, Digest, ModelSpec
 
+HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.c"
 REQUEST = SpeedRequest(
     ArmPlan("candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (), timeout_s=60.0),
     rows=1,
@@ -42,8 +43,7 @@ def alive(pid: int) -> bool:
 
 def test_times_of_a_warm_worker() -> None:
     with worker(stub(flags=("-DSTEP_SLEEP_US=2000",))) as warm:
-        assert warm.ready["library"]["build_info"]["backend"] == "stub"
-        assert not warm.ready["by_rows"] and warm.ready["weight_bytes"] == 1000
+        assert warm.ready.library.build_info["backend"] == "stub" and not warm.ready.by_rows
         assert warm.sample(1) >= 2_000_000
         assert warm.sample(3) >= 6_000_000  # a sleep is never shorter than asked for
         pid = warm._child.pid
@@ -53,10 +53,10 @@ def test_times_of_a_warm_worker() -> None:
 
 def test_rows_in_one_step_or_one_by_one() -> None:
     with worker(stub(flags=("-DSTEP_SLEEP_US=1000",)), ROWS) as warm:
-        assert warm.ready["by_rows"] and warm.sample(1) >= 3_000_000
+        assert warm.ready.by_rows and warm.sample(1) >= 3_000_000
     old = stub(without=("vcuda_dev_model_step_m",), flags=("-DSTEP_SLEEP_US=1000",))
     with worker(old, ROWS) as warm:
-        assert not warm.ready["by_rows"] and warm.sample(2) >= 6_000_000
+        assert not warm.ready.by_rows and warm.sample(2) >= 6_000_000
 
 
 def test_cold_and_many_resets() -> None:
@@ -98,6 +98,13 @@ def test_a_library_that_hangs_is_ended() -> None:
 def test_what_a_library_prints_is_no_answer() -> None:
     with worker(stub("prints")) as warm:
         assert warm.sample(2) > 0
+
+
+@pytest.mark.parametrize("hostile", ["forges-done", "forges-twice"])
+def test_what_a_library_writes_in_its_workers_place_is_no_answer(hostile: str) -> None:
+    library = stub("", (), (str(HOSTILE), f'-DHOSTILE="{hostile}"'))
+    with pytest.raises(LibraryFailure, match=r"^candidate: the worker's answer is unreadable"):
+        worker(library).__enter__()
 
 
 def test_a_worker_that_was_killed_between_two_questions() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +78,10 @@ def prepared(folder: Path) -> Place:
 # ---- killed --------------------------------------------------------------------------------------
 
 
-def killed_after(delay_s: float, line: list[str]) -> int:
-    """The wait status of a command in a forked process that is killed after a while."""
+def forked(lines: Iterable[list[str]]) -> int:
+    """The process that runs these commands, one after the other and without a word, and exits as
+    the last one does.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads
         pid = os.fork()
@@ -88,9 +90,16 @@ def killed_after(delay_s: float, line: list[str]) -> int:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 1), os.dup2(null, 2)
-            code = cli.run(line)
+            for line in lines:
+                code = cli.run(line)
         finally:
             os._exit(code)
+    return pid
+
+
+def killed_after(delay_s: float, line: list[str]) -> int:
+    """The wait status of a command that is killed after a while."""
+    pid = forked([line])
     deadline = time.monotonic() + delay_s
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -228,29 +237,15 @@ def at_once(place: Place, *lines: list[str]) -> list[int]:
 
 def copies_while_adding(place: Place, folder: Path, adds: int) -> Iterator[str]:
     """Copies of archive and pin made file by file during adds: whole, or refused; never wrong."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 1), os.dup2(null, 2)
-            for i in range(adds):
-                data = (place.folder / "third.so").read_bytes() + bytes(i + 1)
-                (place.folder / "n.so").write_bytes(data)
-                name = [
-                    "archive",
-                    "add",
-                    str(place.folder / "n.so"),
-                    "--label",
-                    f"n{i}",
-                    "--why",
-                    "x",
-                ]
-                code = cli.run([*name, "--no-probe", *place.archive])
-        finally:
-            os._exit(code)
+
+    def lines() -> Iterator[list[str]]:
+        library = place.folder / "n.so"
+        for i in range(adds):
+            library.write_bytes((place.folder / "third.so").read_bytes() + bytes(i + 1))
+            add = ["archive", "add", str(library), "--label", f"n{i}", "--why", "x", "--no-probe"]
+            yield [*add, *place.archive]
+
+    pid = forked(lines())
     number = 0
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         number += 1

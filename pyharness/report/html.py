@@ -75,7 +75,7 @@ def verdict_sentence(document: Document) -> str:
         case Exit.SAME:
             same = count(JobStatus.SAME)
             said = (
-                f"{same} of {total}" if same != len(jobs) else "all of it" if same > 1 else "1 job"
+                f"{same} of {total}" if same < len(jobs) else f"all {total}" if same > 1 else total
             )
             return f"Every bit that was compared is equal: {said}."
         case Exit.DIFFERS:

@@ -122,15 +122,14 @@ def speed_section(timing: Timing) -> str:
                 _percent(found.median), _interval(found), f"{found.p:.2g}", _count(found, unit),
             )
         )  # fmt: skip
-        values = [stats.percent(pair.log_ratio) for series in rounds for pair in series.kept]
-        middle = (stats.percent(x) for x in (found.low, found.median, found.high))
-        drawn.append(Row(name, values, *middle))
+        values = [pair.log_ratio for series in rounds for pair in series.kept]
+        drawn.append(Row(name, values, found.low, found.median, found.high))
     margin = timing.design.margin_percent
     picture = svg.intervals(
         "speed", "Change of each pair",
-        f"Candidate against baseline in per cent, to the right is slower. Dots are pairs, bars "
-        f"95 % intervals of the median. {'; '.join(f'{r[0]} {r[2]}, {r[3]}' for r in rows)}.",
-        drawn, margin,
+        "Candidate against baseline on a logarithmic scale, to the right is slower. Dots are "
+        f"pairs, bars 95 % intervals of the median. {'; '.join(f'{r[0]} {r[2]}, {r[3]}' for r in rows)}.",
+        drawn, stats.log_margin(margin), lambda x: f"{stats.percent(x):+.1f} %",
     )  # fmt: skip
     notes = [*([_reason(timing)] if timing.result.reason else []), *_conditions(timing)]
     told = "".join(f'<p class="soft">{esc(note)}</p>' for note in notes)

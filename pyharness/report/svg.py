@@ -7,7 +7,7 @@ classes of the page's style sheet, for light and dark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyharness.report.markup import esc
@@ -111,9 +111,16 @@ class Row:
     high: float
 
 
-def intervals(name: str, title: str, description: str, rows: Sequence[Row], band: float) -> str:
+def intervals(
+    name: str,
+    title: str,
+    description: str,
+    rows: Sequence[Row],
+    band: float,
+    told: Callable[[float], str],
+) -> str:
     """Values as dots, their interval as a bar with its middle; 0 in the centre, and a band to both
-    sides of it.
+    sides of it. ``told``: what a number is called under the picture.
     """
     gutter = 14 + 6.4 * max(len(row.label) for row in rows)
     reach = 1.05 * max(band, *(abs(v) for r in rows for v in (*r.values, r.low, r.high)))
@@ -134,7 +141,7 @@ def intervals(name: str, title: str, description: str, rows: Sequence[Row], band
         parts.append(_rect("bar", x(row.low), y + 12, max(1.0, x(row.high) - x(row.low)), 4))
         parts.append(_rect("bar new", x(row.middle) - 1, y + 10, 2, 8))
     for value, anchor in ((-reach, "start"), (0.0, "middle"), (reach, "end")):
-        parts.append(_text(x(value), bottom + 13, f"{value:+.1f} %" if value else "0", anchor))
+        parts.append(_text(x(value), bottom + 13, told(value) if value else "0", anchor))
     return _svg(name, title, description, bottom + 18, parts)
 
 

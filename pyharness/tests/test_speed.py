@@ -320,7 +320,9 @@ def test_the_page_shows_every_pair_and_both_words() -> None:
 
 
 def test_dots_lie_where_their_numbers_say() -> None:
-    root = ET.fromstring(intervals("x", "t", "d", [Row("A/B", [-2.0, 2.0], -1, 0, 1)], 1.0))
+    rows = [Row("A/B", [-2.0, 2.0], -1, 0, 1)]
+    root = ET.fromstring(intervals("x", "t", "d", rows, 1.0, lambda x: f"<{x:.1f}>"))
+    assert [t.text for t in root.iter("text")] == ["A/B", "<-2.1>", "0", "<2.1>"]
     left, right = (float(c.attrib["cx"]) for c in root.iter("circle"))
     rects = {r.attrib["class"]: r.attrib for r in root.iter("rect")}
     zero = float(rects["axis"]["x"])

@@ -130,6 +130,7 @@ def test_tables_have_headers_and_captions(told: dict[str, Any]) -> None:
     ("chosen", "sentence"),
     [
         ([0], "Every bit that was compared is equal: 1 job."),
+        ([0, 0], "Every bit that was compared is equal: all 2 jobs."),
         ([0, 3], "Every bit that was compared is equal: 1 of 2 jobs."),
         ([0, 1, 2], "Bits differ in 2 of 3 jobs."),
         ([0, 5], "A library could not run: 1 of 2 jobs failed."),

@@ -33,7 +33,7 @@ ARITH_HD Scaled sigmoid_scaled(float x) {
   const float num_lo = negative ? e.lo : 0.0f;
 
   // (num + num_lo) / (d + d_lo): a quotient from the reciprocal, corrected by its remainder.
-  const float inv = div32(1.0f, d);
+  const float inv = reciprocal32(d);
   const float q = num * inv;
   const float rest = fma32(-q, d_lo, fma32(-q, d, num) + num_lo);
   return {q, rest * inv, negative ? e.n : 0};

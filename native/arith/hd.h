@@ -111,6 +111,20 @@ ARITH_HD float sqrt32(float a) {
 #endif
 }
 
+// 1 / d for d in [1, 2], rounded once. On a device div32's instructions without the test for
+// operands that they do not serve: a branch here would keep the chains of several values from
+// running side by side. small_bench compares every d with div32.
+ARITH_HD float reciprocal32(float d) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
+  y = __fmaf_rn(y, __fmaf_rn(-d, y, 1.0f), y);
+  return __fmaf_rn(y, __fmaf_rn(-d, y, 1.0f), y);
+#else
+  return 1.0f / d;
+#endif
+}
+
 ARITH_HD double div64(double a, double b) {
 #if defined(__CUDA_ARCH__)
   return __ddiv_rn(a, b);

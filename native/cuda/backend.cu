@@ -23,6 +23,7 @@
 #include "kernels/finish.cuh"
 #include "kernels/fused_step.cuh"
 #include "kernels/gdn.cuh"
+#include "kernels/gdn_any.cuh"
 #include "kernels/project_float.cuh"
 #include "kernels/quantize.cuh"
 #include "kernels/rms_norm.cuh"
@@ -93,7 +94,7 @@ class CudaBackend final : public Backend {
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_most_)),
             "open");
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn<0, 0>),
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_gdn_any),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_most_)),
           "open");
@@ -102,9 +103,11 @@ class CudaBackend final : public Backend {
     for (const void* kernel : {reinterpret_cast<const void*>(kernel_embed),
                                reinterpret_cast<const void*>(kernel_rms_norm),
                                reinterpret_cast<const void*>(kernel_swiglu),
-                               reinterpret_cast<const void*>(kernel_gdn<16, 2>),
-                               reinterpret_cast<const void*>(kernel_gdn<8, 1>),
-                               reinterpret_cast<const void*>(kernel_gdn<0, 0>),
+                               reinterpret_cast<const void*>(kernel_gdn<16, 2, 1>),
+                               reinterpret_cast<const void*>(kernel_gdn<8, 1, 1>),
+                               reinterpret_cast<const void*>(kernel_gdn<16, 2, 2>),
+                               reinterpret_cast<const void*>(kernel_gdn<8, 1, 2>),
+                               reinterpret_cast<const void*>(kernel_gdn_any),
                                reinterpret_cast<const void*>(kernel_attention_prepare),
                                reinterpret_cast<const void*>(kernel_attention_merge),
                                reinterpret_cast<const void*>(kernel_check_finite),
@@ -269,7 +272,7 @@ class CudaBackend final : public Backend {
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
     const NormArgs a{x, w, y.x, static_cast<uint8_t*>(y.act), n, m, eps};
     record(PhaseType::kNorm).norm = a;
-    launch("rms_norm", kernel_rms_norm, dim3(u(a.parts()), u(m)), dim3(256), 0, a);
+    launch("rms_norm", kernel_rms_norm, dim3(u(a.parts()), u(m)), dim3(kNormThreads), 0, a);
   }
 
   void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, m, y, false); }
@@ -283,16 +286,17 @@ class CudaBackend final : public Backend {
     a.conv_offset = static_cast<size_t>(l.index) * c.conv_size();
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
     a.m = in.m, a.ld_in = c.gdn_rows(), a.k_heads = c.gdn_k_heads, a.v_heads = c.gdn_v_heads,
-    a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
+    a.repeat = c.gdn_v_heads / c.gdn_k_heads, a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
     a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)),
     a.eps = c.rms_eps;
-    const size_t shared = sizeof(float) * static_cast<size_t>(gdn_shared_floats(a.dk, a.dv));
-    const dim3 grid(u(a.v_heads));
     record(large_heads(c) ? PhaseType::kGdnLarge : PhaseType::kGdnSmall).gdn = a;
     fusable_ = fusable_ && in_registers(c);
-    if (large_heads(c)) launch("gdn", kernel_gdn<16, 2>, grid, dim3(512), shared, a, params_);
-    else if (small_heads(c)) launch("gdn", kernel_gdn<8, 1>, grid, dim3(512), shared, a, params_);
-    else launch("gdn", kernel_gdn<0, 0>, grid, dim3(256), shared, a, params_);
+    if (!in_registers(c))
+      launch("gdn", kernel_gdn_any, dim3(u(a.v_heads)), dim3(kGdnAnyThreads),
+             sizeof(float) * static_cast<size_t>(gdn_any_shared_floats(a.dk, a.dv)), a, params_);
+    else if (limits_.clusters > 0)
+      large_heads(c) ? launch_gdn<16, 2, 2>(a) : launch_gdn<8, 1, 2>(a);
+    else large_heads(c) ? launch_gdn<16, 2, 1>(a) : launch_gdn<8, 1, 1>(a);
     if (a.dv % arith::kGroup != 0) quantize(out, c.value_dim(), in.m);
   }
 
@@ -416,9 +420,12 @@ class CudaBackend final : public Backend {
 
  private:
   static unsigned u(int n) { return static_cast<unsigned>(n); }
-  static bool large_heads(const Config& c) { return c.gdn_k_dim == 128 && c.gdn_v_dim == 128; }
-  static bool small_heads(const Config& c) { return c.gdn_k_dim == 64 && c.gdn_v_dim == 64; }
-  static bool in_registers(const Config& c) { return large_heads(c) || small_heads(c); }
+  // Heads whose S a block or two keep in registers.
+  static bool large_heads(const Config& c) { return c.gdn_k_dim == 128; }
+  static bool in_registers(const Config& c) {
+    return c.gdn_k_dim == c.gdn_v_dim && (c.gdn_k_dim == 64 || c.gdn_k_dim == 128) &&
+           c.conv_kernel == 4;
+  }
   static size_t head_floats(const Config& c, int context) {
     return static_cast<size_t>(ceil_div(context, arith::kChunk)) * arith::kChunk *
            static_cast<size_t>(c.head_dim);
@@ -435,6 +442,14 @@ class CudaBackend final : public Backend {
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
               size_t shared, Arguments... arguments) {
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
+  }
+
+  template <int J, int C, int Split>
+  void launch_gdn(const GdnArgs& a) {
+    for (GdnArgs part = a; part.row0 < a.m && !replay_; part.row0 += kRowBlock)
+      stream_.launch("gdn", kernel_gdn<J, C, Split>, dim3(u(a.v_heads * Split)),
+                     dim3(u(gdn_threads<J, C, Split>())), sizeof(GdnShared<J, Split>), Split, part,
+                     params_);
   }
 
   void apply(const Linear& l, Rows x, int m, float* y, bool add) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds both libraries and the tools, then checks and measures. device_check.sh STAGE ...
-#   bits, graphs, cuts, memory: test_cuda.py   kernels, sweep: kernel_bench   step: step_bench   sanitize: compute-sanitizer
+#   bits, graphs, cuts, memory: test_cuda.py   kernels, sweep: kernel_bench   small: small_bench   step: step_bench   sanitize: compute-sanitizer
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=$(nproc) out=${OUT:-build} status=0
@@ -19,6 +19,7 @@ for stage in "$@"; do
             VLLM_CUDA_STREAMED=1 bits --sizes tiny --prefixes 0,63,200 ;;
     quick) bits --sizes tiny --prefixes 0,5,63,65,200 ${GOLDEN:+--golden "$GOLDEN"} && bits --sizes mid --families hybrid --prefixes 0,5 --rows 1,3,8 ;;
     kernels) build/cuda/kernel_bench --json "$out/kernels.json" ;;
+    small) build/cuda/small_bench ;;
     sweep) build/cuda/kernel_bench --cuts --table "$out/cuts.h" ;;
     graphs) bits --checks graphs ;;
     cuts) bits --checks cuts --families hybrid --prefixes 0,5 && build/cuda/kernel_bench --cuts ;;

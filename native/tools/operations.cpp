@@ -135,6 +135,87 @@ class Swiglu final : public Operation {
   Rows out_;
 };
 
+class Norm final : public Operation {
+ public:
+  void prepare(Backend& b, int m, int) override {
+    m_ = m;
+    const size_t h = static_cast<size_t>(c_.hidden), n = static_cast<size_t>(m) * h;
+    x_ = b.upload_floats(random_floats(n, 51, 0.1f, 3.0f));
+    w_ = b.upload_floats(random_floats(h, 52, 1.0f, 0.25f));
+    y_ = {outputs(b, n), b.alloc(b.act_bytes(c_.hidden, m))};
+  }
+  void call(Backend& b, const StepInput& in, int) override {
+    b.rms_norm(x_, w_, c_.hidden, c_.rms_eps, in.m, y_);
+  }
+  std::vector<float> result(Backend& b) override {
+    return floats_of(b, y_.x, static_cast<size_t>(m_) * c_.hidden);
+  }
+  double bytes(int m) const override { return c_.hidden * (4.0 + m * (8.0 + 116 / 32.0)); }
+
+ private:
+  Config c_ = config_27b();
+  int m_ = 0;
+  float *x_ = nullptr, *w_ = nullptr;
+  Rows y_;
+};
+
+class Gdn final : public Operation {
+ public:
+  void prepare(Backend& b, int m, int copies) override {
+    m_ = m;
+    l_.kind = VCUDA_LAYER_GDN;
+    GdnWeights& g = l_.gdn;
+    const size_t conv_dim = static_cast<size_t>(c_.conv_dim()),
+                 heads = static_cast<size_t>(c_.gdn_v_heads);
+    g.conv = b.upload_floats(
+        random_floats(static_cast<size_t>(c_.conv_kernel) * conv_dim, 61, 0.0f, 0.8f));
+    g.a_neg = b.upload_floats(random_floats(heads, 62, -1.0f, 0.9f));
+    g.dt_bias = b.upload_floats(random_floats(heads, 63, -1.5f, 2.5f));
+    g.norm = b.upload_floats(random_floats(static_cast<size_t>(c_.gdn_v_dim), 64, 1.0f, 0.25f));
+    in_ = b.upload_floats(random_floats(static_cast<size_t>(m) * c_.gdn_rows(), 65, 0.0f, 2.0f));
+    out_ = {outputs(b, static_cast<size_t>(m) * c_.value_dim()),
+            b.alloc(b.act_bytes(c_.value_dim(), m))};
+    const size_t layers = static_cast<size_t>(copies);
+    for (StateSlot* slot : {&from_, &to_})
+      *slot = {outputs(b, layers * c_.s_size()), outputs(b, layers * c_.conv_size())};
+    // The state that eight rows leave behind an empty one.
+    b.zero(to_.s, layers * c_.s_size() * sizeof(float));
+    b.zero(to_.conv, layers * c_.conv_size() * sizeof(float));
+    float* rows = b.upload_floats(random_floats(size_t{8} * c_.gdn_rows(), 66, 0.0f, 2.0f));
+    const Rows dropped{outputs(b, size_t{8} * c_.value_dim()),
+                       b.alloc(b.act_bytes(c_.value_dim(), 8))};
+    const StepInput before{nullptr, 8, 0, 1, &to_, &from_, -1};
+    b.begin(before);
+    for (l_.index = 0; l_.index < copies; ++l_.index) b.gdn(l_, c_, before, rows, dropped);
+  }
+  void call(Backend& b, const StepInput& in, int copy) override {
+    l_.index = copy;
+    b.gdn(l_, c_, in, in_, out_);
+  }
+  std::vector<float> result(Backend& b) override {
+    std::vector<float> v = floats_of(b, out_.x, static_cast<size_t>(m_) * c_.value_dim());
+    const size_t n = v.size();
+    v.resize(n + c_.s_size() + c_.conv_size());
+    b.read_s(c_, to_.s, v.data() + n);
+    b.read_conv(c_, to_.conv, v.data() + n + c_.s_size());
+    return v;
+  }
+  double bytes(int m) const override {
+    return 8.0 * static_cast<double>(c_.s_size() + c_.conv_size()) + 16.0 * c_.conv_dim() +
+           m * (4.0 * c_.gdn_rows() + c_.value_dim() * (4.0 + 116 / 32.0));
+  }
+  const StateSlot* from() const override { return &from_; }
+  const StateSlot* to() const override { return &to_; }
+
+ private:
+  Config c_ = config_27b();
+  int m_ = 0;
+  Layer l_{};
+  StateSlot from_, to_;
+  float* in_ = nullptr;
+  Rows out_;
+};
+
 class Attention final : public Operation {
  public:
   explicit Attention(int position) : position_(position) {}
@@ -225,6 +306,8 @@ std::vector<OperationCase> operation_cases() {
       make_case<Projection>("project gate_up", 4, 34816, 5120, false),
       make_case<Projection>("project down", 8, 5120, 17408, true),
       make_case<Projection>("project head", 1, 248320, 5120, false),
+      make_case<Norm>("norm", 16),
+      make_case<Gdn>("gdn", 16),
       make_case<Swiglu>("swiglu", 16),
       make_case<Attention>("attention at 512", 16, 512),
       make_case<Attention>("attention at 32768", 16, 32768),

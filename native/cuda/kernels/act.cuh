@@ -57,4 +57,45 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
   }
 }
 
+// The same where eight neighbouring threads hold a group, thread k of them the inputs 4 k .. 4 k +
+// 3: each makes its own words. All 32 lanes are here; groups past the last are not written.
+__device__ __forceinline__ void quantize_quad(float4 x, int lane, uint8_t* act, int groups,
+                                              int group, int row, int m) {
+  const float v[4] = {x.x, x.y, x.z, x.w};
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) most = max(most, arith::as_bits(v[i]) & 0x7fffffffu);
+#pragma unroll
+  for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n));
+  const int e = arith::group_exponent(most);
+  int sum = 0;
+  uint32_t words[3] = {};  // digits 2, 1, 0 of the four inputs
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int32_t q = e > 127 || most == 0 ? 0 : arith::fixed_point(v[i], e);
+    sum += q;
+    int8_t d[3];
+    arith::split_digits(q, d[0], d[1], d[2]);
+#pragma unroll
+    for (int j = 0; j < 3; ++j)
+      words[j] |= static_cast<uint32_t>(static_cast<uint8_t>(d[j])) << (8 * i);
+  }
+#pragma unroll
+  for (int n = 1; n < 8; n *= 2) sum += __shfl_xor_sync(kFull, sum, n);
+  if (group >= groups) return;
+
+  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
+            r = row % kRowBlock, half = lane % 8 / 4, t = lane % 4;
+  uint8_t* to =
+      act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
+  uint32_t* hi = reinterpret_cast<uint32_t*>(to + r * 64 + t * 16);
+  hi[half] = words[0], hi[2 + half] = words[1];
+  *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
+  if (lane % 8 == 0) {
+    int* bias = reinterpret_cast<int*>(to + rows * 96 + r / 2 * 16);
+    bias[r % 2] = bias[2 + r % 2] = -8 * sum;
+    reinterpret_cast<float*>(to + rows * 96 + (rows + 1) / 2 * 16)[r] = arith::exponent_to_scale(e);
+  }
+}
+
 }  // namespace vcuda::gpu

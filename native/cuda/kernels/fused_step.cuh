@@ -79,16 +79,16 @@ __device__ __noinline__ void fused_consume(RingConsumer* state, const RingPlan* 
 
 template <int J, int C>
 __device__ __noinline__ void fused_gdn(const GdnArgs* from, const StepParams* step,
-                                       int scratch_at) {
+                                       GdnPeer<2>* state, int scratch_at) {
+  static_assert(gdn_threads<J, C, 2>() == kBody && sizeof(GdnShared<J, 2>) <= kScratchBytes);
   extern __shared__ __align__(128) uint8_t shared[];
-  const GdnArgs a = *from;
+  const GdnArgs& a = *from;  // in shared memory, and stays there: registers are short
+  GdnPeer<2> peer = *state;
   auto sync = [] { named_barrier<3, kBody>(); };
-  for (int head = blockIdx.x; head < a.v_heads; head += gridDim.x) {
-    gdn_head<J, C>(
-        a, step, head, threadIdx.x, kBody, reinterpret_cast<float*>(shared + scratch_at), [] {},
-        sync);
-    sync();
-  }
+  for (int head = blockIdx.x / 2; head < a.v_heads; head += gridDim.x / 2)
+    gdn_head<J, C, 2>(
+        a, step, head, threadIdx.x, shared + scratch_at, peer, [] {}, sync);
+  *state = peer;
 }
 
 template <int Q>
@@ -124,11 +124,17 @@ __device__ __noinline__ void fused_merge(const AttentionArgs* from, const StepPa
 __device__ __noinline__ void fused_norm(const NormArgs* from, int scratch_at) {
   extern __shared__ __align__(128) uint8_t shared[];
   const NormArgs a = *from;
-  auto sync = [] { named_barrier<3, kBody>(); };
-  for (int task = blockIdx.x; task < a.parts() * a.m; task += gridDim.x) {
+  // A part for each pair of warps, the first pairs of all blocks first; each has a barrier of its
+  // own.
+  const int pair = threadIdx.x / kNormThreads;
+  auto sync = [&] {
+    asm volatile("bar.sync %0, %1;" ::"r"(4 + pair), "n"(kNormThreads) : "memory");
+  };
+  for (int task = pair * gridDim.x + blockIdx.x; task < a.parts() * a.m;
+       task += kBody / kNormThreads * gridDim.x) {
     norm_part(
-        a, task % a.parts(), task / a.parts(), threadIdx.x,
-        reinterpret_cast<float*>(shared + scratch_at), [] {}, sync);
+        a, task % a.parts(), task / a.parts(), threadIdx.x % kNormThreads,
+        reinterpret_cast<float*>(shared + scratch_at) + 2 * pair, [] {}, sync);
     sync();
   }
 }
@@ -150,6 +156,9 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(16) uint32_t copies[2][(sizeof(Phase) + 3) / 4];
+  __shared__ __align__(8) uint64_t gdn_arrived[2];
+  GdnPeer<2> gdn_peer(gdn_arrived);
+  if (threadIdx.x == 0) gdn_peer.init();
   const RingBlock block(shared);
   block.init(plan);
   block.meet();
@@ -205,10 +214,10 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
         }
         break;
       case PhaseType::kGdnLarge:
-        if (consumer_warp) fused_gdn<16, 4>(&phase.gdn, step, plan.sums);
+        if (consumer_warp) fused_gdn<16, 2>(&phase.gdn, step, &gdn_peer, plan.sums);
         break;
       case PhaseType::kGdnSmall:
-        if (consumer_warp) fused_gdn<8, 2>(&phase.gdn, step, plan.sums);
+        if (consumer_warp) fused_gdn<8, 1>(&phase.gdn, step, &gdn_peer, plan.sums);
         break;
       case PhaseType::kPrepare: fused_prepare(&phase.attention, step, worker, plan.sums); break;
       case PhaseType::kAttend:

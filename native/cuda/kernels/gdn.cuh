@@ -1,16 +1,18 @@
-// Gated DeltaNet core: convolution, l2 norms, the delta rule for all rows, gated norm; a block a
-// value head.
+// Gated DeltaNet core: convolution, l2 norms, the delta rule for all rows, gated norm.
 //
-// S is read once and written once, whatever m is. Eight threads share a column: thread l of them
-// has the rows l, l+8, ... of S, which are the contract's lanes. J = dk / 8 rows and C columns a
-// thread keep S in registers; J = 0 is for other sizes and keeps it in memory. Order of a head in
-// memory: [J/4][dv][8][4] floats, J = 0: [dk][dv].
+// A value head is one block's work, or that of the two blocks of a cluster: each has half of S's
+// columns, makes all keys and queries for itself, and gets the other half's outputs, which the
+// norm's sum needs, through the other block's shared memory. S is read once and written once,
+// whatever m is, and stays in registers: eight threads share a column, thread l of them has the
+// rows l, l + 8, ..., which are the contract's lanes. Other sizes: gdn_any.cuh.
+//
+// Nothing of the state and of the weights waits for the operation in front: it is asked for before
+// `ready`.
 #pragma once
-
-#include <type_traits>
 
 #include "arith/activations.h"
 #include "kernels/act.cuh"
+#include "kernels/ring.cuh"
 
 namespace vcuda::gpu {
 
@@ -21,7 +23,8 @@ struct GdnArgs {
   size_t s_offset, conv_offset;  // of this layer, in floats
   float* out;                    // [m, value_dim]
   uint8_t* act;
-  int m, ld_in, k_heads, v_heads, dk, dv, taps;
+  int m, row0;  // rows of the batch; where S is in registers, the first of the launch's eight
+  int ld_in, k_heads, v_heads, repeat, dk, dv, taps;  // repeat: value heads of a key head
   float q_factor, eps;
 
   __host__ __device__ int key_dim() const { return k_heads * dk; }
@@ -29,305 +32,377 @@ struct GdnArgs {
   __host__ __device__ int conv_dim() const { return 2 * key_dim() + value_dim(); }
 };
 
-// Index of S[i, n] inside a head.
+// Index of S[i, n] inside a head: [dk / 32][dv][8 lanes][4 rows], or [dk][dv] where it is not kept
+// in registers.
 inline int gdn_index(bool in_registers, int i, int n, int dv) {
   if (!in_registers) return i * dv + n;
   const int l = i % 8, j = i / 8;
   return ((j / 4 * dv + n) * 8 + l) * 4 + j % 4;
 }
 
-__device__ __forceinline__ float gdn_tree(float x) {  // over the 8 threads of a column
-  x += __shfl_xor_sync(kFull, x, 1);
-  x += __shfl_xor_sync(kFull, x, 2);
-  return x + __shfl_xor_sync(kFull, x, 4);
+// The adjacency tree over the 8 lanes of a column, which are Stride threads apart.
+template <int Stride>
+__device__ __forceinline__ float gdn_tree(float x) {
+  x += __shfl_xor_sync(kFull, x, Stride);
+  x += __shfl_xor_sync(kFull, x, 2 * Stride);
+  return x + __shfl_xor_sync(kFull, x, 4 * Stride);
 }
 
-// Shared memory in floats: keys and queries as [8 rows][8 lanes][dk / 8 + 4] (the pad spreads the
-// lanes over the banks), values and outputs [8][dv], beta and decay [8].
-__host__ __device__ inline int gdn_shared_floats(int dk, int dv) {
-  return kRowBlock * (2 * 8 * (dk / 8 + 4) + 2 * dv + 2);
+// One block's shared memory for heads of 8 J by 8 J, Split blocks a head.
+template <int J, int Split>
+struct __align__(16) GdnShared {
+  // Row 8 j + l of S meets [l * kLane + j]: float4 for a lane's rows, the pad spreads the lanes
+  // over the banks.
+  static constexpr int kLane = J + 4;
+  float keys[kRowBlock][8 * kLane], queries[kRowBlock][8 * kLane];
+  float values[kRowBlock][8 * J / Split];
+  float outputs[2][kRowBlock][8 * J];  // of all columns; two, since the other block may be ahead
+  float2 scalars[kRowBlock];           // beta, decay
+};
+
+// The blocks of one head as one of them sees them. An exchange is the outputs of one block of rows.
+template <int Split>
+struct GdnPeer {
+  static constexpr int rank = 0, exchange = 0;
+  __device__ __forceinline__ void expect(int) const {}
+  // Lanes [0, N) have N consecutive outputs.
+  template <int N>
+  __device__ __forceinline__ void give(float* place, float v, int lane) const {
+    if (lane < N) *place = v;
+  }
+  template <class Sync>
+  __device__ __forceinline__ void wait(Sync sync) {
+    sync();
+  }
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+template <>
+struct GdnPeer<2> {
+  uint64_t* arrived;  // [2] in shared memory, exchanges alternate
+  int rank;
+  uint32_t exchange = 0;  // its number, modulo 4: buffer and parity
+
+  __device__ __forceinline__ explicit GdnPeer(uint64_t* barriers)
+      : arrived(barriers), rank(static_cast<int>(blockIdx.x) % 2) {}
+  // By one thread; the cluster meets between this and the first outputs.
+  __device__ __forceinline__ void init() const {
+    barrier_init(&arrived[0], 1), barrier_init(&arrived[1], 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ __forceinline__ void expect(int floats) const {  // by one thread, of both blocks
+    barrier_expect(&arrived[exchange % 2], static_cast<uint32_t>(floats * 4));
+  }
+  // Lanes [0, N) have N consecutive outputs, [N, 2 N) the same: into this block's and the other's
+  // shared memory. The predicate is inside: a branch would keep the warp from being known whole.
+  template <int N>
+  __device__ __forceinline__ void give(float* place, float v, int lane) const {
+    asm volatile(
+        "{\n.reg .b32 to, bar;\n.reg .pred has;\nsetp.lt.s32 has, %4, %5;\n"
+        "mapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, %1, %2;\n"
+        "@has st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, "
+        "[bar];\n}" ::"r"(shared_address(place)),
+        "r"(shared_address(&arrived[exchange % 2])), "r"(lane < N ? rank : 1 - rank),
+        "r"(arith::as_bits(v)), "r"(lane), "n"(2 * N)
+        : "memory");
+  }
+  // Until all outputs are here, and with them every warp of this block is through.
+  template <class Sync>
+  __device__ __forceinline__ void wait(Sync) {
+    barrier_wait_cluster(&arrived[exchange % 2], exchange / 2 % 2);
+    exchange = (exchange + 1) % 4;
+  }
+};
+#endif
+
+// Two consecutive rows of the convolution for N channels a thread, 32 apart; 4 taps.
+template <int N>
+struct GdnWindow {
+  float tap[N][4], x[N][5];  // x[.][j]: the input of row first - 3 + j
+
+  __device__ __forceinline__ void load_weights(const float* conv, int conv_dim) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j, conv += conv_dim)
+#pragma unroll
+      for (int i = 0; i < N; ++i) tap[i][j] = conv[32 * i];
+  }
+  // Inputs in front of row 0, of [3] rows.
+  __device__ __forceinline__ void load_history(const float* history, int ld, int first) {
+    history += first * ld;
+#pragma unroll
+    for (int j = 0; j < 3; ++j, history += ld)
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i][j] = first + j < 3 ? history[32 * i] : 0.0f;
+  }
+  __device__ __forceinline__ void load_inputs(const float* in, int ld, int first, int rows) {
+    in += static_cast<ptrdiff_t>(first - 3) * ld;
+#pragma unroll
+    for (int j = 0; j < 5; ++j, in += ld)
+      if (first + j >= 3 && first + j - 3 < rows)
+#pragma unroll
+        for (int i = 0; i < N; ++i) x[i][j] = in[32 * i];
+  }
+  // y of the first row, then the window moves on by one row.
+  __device__ __forceinline__ void next(float (&y)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[i][j], x[i][j], sum);
+      y[i] = arith::silu32(sum);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[i][j] = x[i][j + 1];
+    }
+  }
+  // After next() of the last row: the three inputs that the next step begins with.
+  __device__ __forceinline__ void keep(float* history, int ld) const {
+#pragma unroll
+    for (int j = 0; j < 3; ++j, history += ld)
+#pragma unroll
+      for (int i = 0; i < N; ++i) history[32 * i] = x[i][j];
+  }
+};
+
+// Threads that gdn_head wants for a head's columns in one of Split blocks, C a thread.
+template <int J, int C, int Split>
+__host__ __device__ constexpr int gdn_threads() {
+  return 64 * J / (Split * C);
 }
 
-// One value head; threads = dv * 8 / C (J = 0: any number of warps). ready() returns when `in` is
-// there.
-template <int J, int C, class Ready, class Sync>
+// Rows [row0, row0 + 8) of the batch for one head. t: of gdn_threads, which sync() joins; ready()
+// returns when `in` is there.
+template <int J, int C, int Split, class Ready, class Sync>
 __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step, int head, int t,
-                                         int threads, float* shared, Ready ready, Sync sync) {
-  static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32,
-                "8 threads a column, a warp a head");
-  const int lane = t % 32, warp = t / 32, warps = threads / 32;
-  const int dk = J ? J * 8 : a.dk, dv = a.dv, repeat = a.v_heads / a.k_heads,
-            k_head = head / repeat;
-  const int jn = J ? J : dk / 8, lane_stride = jn + 4, key_stride = 8 * lane_stride;
-  float* keys = shared;
-  float* queries = keys + kRowBlock * key_stride;
-  float* values = queries + kRowBlock * key_stride;
-  float* outputs = values + kRowBlock * dv;
-  float* betas = outputs + kRowBlock * dv;
-  float* decays = betas + kRowBlock;
-  const int history = a.taps - 1, conv_dim = a.conv_dim();
+                                         void* memory, GdnPeer<Split>& peer, Ready ready,
+                                         Sync sync) {
+  static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32 && arith::kGroup == 32,
+                "8 threads a column, a warp a norm");
+  constexpr int kD = 8 * J, kColumns = kD / Split, kWarps = gdn_threads<J, C, Split>() / 32,
+                kGroups = kColumns / 32, kPairs = kRowBlock / 2, kScalarWarp = 4;
+  static_assert(kWarps >= 2 * kPairs && kWarps >= kGroups * kPairs &&
+                kGroups * kRowBlock <= 2 * kWarps);
+  static_assert(C == 1 || C == 2);
+  using Shared = GdnShared<J, Split>;
+  Shared& sh = *static_cast<Shared*>(memory);
+  // The shuffle tells the compiler that a warp goes together.
+  const int lane = t % 32, warp = __shfl_sync(kFull, t / 32, 0);
+  const int rows = min(a.m - a.row0, kRowBlock), first_column = peer.rank * kColumns;
+  const bool later = a.row0 > 0;  // the launch in front wrote the state
+  if (later) ready();
 
-  // The state comes from the step before: readable before the predecessor's end.
-  const float* conv_from = step->conv_from + a.conv_offset;
-  float* conv_to = step->conv_to + a.conv_offset;
-  const size_t s_at = a.s_offset + static_cast<size_t>(head) * dk * dv;
-  const float* s_from = step->s_from + s_at;
-  float* s_to = step->s_to + s_at;
-  constexpr int kC = C ? C : 1, kJ = J ? J : 4;
-  float s[kC][kJ];
-  if constexpr (J != 0) {
+  // S of this thread: rows l, l + 8, ... of the columns column + 4 c, in float4s of rows.
+  const int l = lane / 4, column = warp * (4 * C) + lane % 4;
+  const int s_at = (first_column + column) * 8 + l;
+  float s[C][J];
+  float4 *const s_to = reinterpret_cast<float4*>(step->s_to + a.s_offset + head * (kD * kD)) + s_at,
+                *const s_from =
+                    later
+                        ? s_to
+                        : reinterpret_cast<float4*>(step->s_from + a.s_offset + head * (kD * kD)) +
+                              s_at;
+  float* keep = step->conv_to + a.conv_offset;
 #pragma unroll
-    for (int c = 0; c < kC; ++c)
+  for (int j = 0; j < J / 4; ++j)
 #pragma unroll
-      for (int j = 0; j < kJ / 4; ++j) {
-        const float4 v =
-            reinterpret_cast<const float4*>(s_from)[(j * dv + c * (threads / 8)) * 8 + t];
-        s[c][4 * j] = v.x, s[c][4 * j + 1] = v.y, s[c][4 * j + 2] = v.z, s[c][4 * j + 3] = v.w;
-      }
+    for (int c = 0; c < C; ++c) {
+      const float4 w = __ldcs(s_from + (j * kD + 4 * c) * 8);
+      s[c][4 * j] = w.x, s[c][4 * j + 1] = w.y, s[c][4 * j + 2] = w.z, s[c][4 * j + 3] = w.w;
+    }
+
+  // A warp's parts: two rows of q or of k, all channels; two rows of v, one group of channels; one
+  // row of the output, one or two groups. With few rows they fall on different warps.
+  const int k_head = head / a.repeat, conv_dim = a.conv_dim();
+  const bool is_q = warp % 2 == 0;
+  const int qk_row = 2 * (warp / 2), qk_channel = (is_q ? 0 : a.key_dim()) + k_head * kD + lane;
+  const bool qk_here = qk_row < rows;
+  const int v_task = kWarps - 1 - warp, v_row = 2 * (v_task / kGroups),
+            v_column = v_task % kGroups * 32 + lane,
+            v_channel = 2 * a.key_dim() + head * kD + first_column + v_column;
+  const bool v_here = v_row < rows;
+  const bool z_two = rows * kGroups > kWarps;
+  const int z_task = (warp + kWarps - 2) % kWarps,
+            z_row = z_task / (z_two ? (kGroups + 1) / 2 : kGroups),
+            z_group = z_two ? z_task * 2 % kGroups : z_task % kGroups,
+            z_column = first_column + z_group * 32 + lane;
+  const bool z_here = z_row < rows;
+
+  GdnWindow<kD / 32> qk;
+  GdnWindow<1> v;
+  float weight[2] = {}, gate[2] = {}, a_neg = 0.0f, dt_bias = 0.0f, b = 0.0f, alpha = 0.0f;
+  const float* history =
+      later ? a.in + static_cast<size_t>(a.row0 - 3) * a.ld_in : step->conv_from + a.conv_offset;
+  const int history_ld = later ? a.ld_in : conv_dim;
+  if (qk_here) {
+    qk.load_weights(a.conv + qk_channel, conv_dim);
+    qk.load_history(history + qk_channel, history_ld, qk_row);
   }
-  // Channels in the order [q dk | k dk | v dv]; with 4 taps a thread keeps a channel's window in
-  // registers.
-  const int width = 2 * dk + dv;
-  auto channel_of = [&](int i) {
-    return i < dk       ? k_head * dk + i
-           : i < 2 * dk ? a.key_dim() + k_head * dk + i - dk
-                        : 2 * a.key_dim() + head * dv + i - 2 * dk;
-  };
-  const bool windowed = a.taps == 4;
-  ready();
+  if (v_here) {
+    v.load_weights(a.conv + v_channel, conv_dim);
+    v.load_history(history + v_channel, history_ld, v_row);
+  }
+  if (warp == kScalarWarp) a_neg = a.a_neg[head], dt_bias = a.dt_bias[head];
+  if (z_here) {
+    weight[0] = a.norm[z_column];
+    if (z_two) weight[1] = a.norm[z_column + 32];
+  }
+  if (!later) ready();
 
-  // Input of channel ch at row: of this batch, or the history's where row is negative.
-  auto input = [&](int row, int ch) {
-    return row < 0 ? conv_from[static_cast<size_t>(row + history) * conv_dim + ch]
-                   : a.in[static_cast<size_t>(row) * a.ld_in + ch];
-  };
-  auto keep = [&](int row, int i, float y) {
-    if (i < 2 * dk) {
-      const int n = i < dk ? i : i - dk;
-      (i < dk ? queries : keys)[row * key_stride + n % 8 * lane_stride + n / 8] = y;
-    } else {
-      values[row * dv + i - 2 * dk] = y;
-    }
-  };
+  const float* in = a.in + static_cast<size_t>(a.row0) * a.ld_in;
+  if (qk_here) qk.load_inputs(in + qk_channel, a.ld_in, qk_row, rows);
+  if (v_here) v.load_inputs(in + v_channel, a.ld_in, v_row, rows);
+  if (warp == kScalarWarp) {
+    const float* scalars = in + min(lane, rows - 1) * a.ld_in + conv_dim + a.value_dim() + head;
+    b = scalars[0], alpha = scalars[a.v_heads];
+  }
+  if (z_here) {
+    const float* z = in + z_row * a.ld_in + conv_dim + head * kD + z_column;
+    gate[0] = z[0];
+    if (z_two) gate[1] = z[32];
+  }
+  if (t == 0) peer.expect(rows * kD);
 
-  for (int row0 = 0; row0 < a.m; row0 += kRowBlock) {
-    const int rows = min(a.m - row0, kRowBlock);
-    if (row0 > 0) sync();  // the last block's outputs have been read
-    if (t >= threads - 32 && lane < rows) {
-      const float* scalars =
-          a.in + static_cast<size_t>(row0 + lane) * a.ld_in + conv_dim + a.value_dim();
-      betas[lane] = arith::sigmoid32(scalars[head]);
-      decays[lane] = arith::exp32(a.a_neg[head] *
-                                  arith::softplus32(scalars[a.v_heads + head] + a.dt_bias[head]));
-    }
-    // Gates of the row that this warp norms, fetched before they are needed.
-    constexpr int kGates = 4;
-    const bool early = dv <= 32 * kGates && rows <= warps;
-    float gate[kGates], norm_weight[kGates];
-    if (early && warp < rows) {
+  const bool last = a.row0 + rows == a.m;
+  if (qk_here) {
+#pragma unroll 1
+    for (int row = qk_row; row < min(qk_row + 2, rows); ++row) {
+      float y[kD / 32], ss = 0.0f;
+      qk.next(y);
 #pragma unroll
-      for (int j = 0; j < kGates; ++j) {
-        const int n = lane + 32 * j;
-        gate[j] = n < dv
-                      ? a.in[static_cast<size_t>(row0 + warp) * a.ld_in + conv_dim + head * dv + n]
-                      : 0.0f;
-        norm_weight[j] = n < dv ? a.norm[n] : 0.0f;
-      }
-    }
-    if (windowed) {
-      for (int i = t; i < width; i += threads) {
-        const int ch = channel_of(i);
-        float tap[4], window[3 + kRowBlock];
-#pragma unroll
-        for (int j = 0; j < 3; ++j) window[j] = input(row0 - 3 + j, ch);
-#pragma unroll
-        for (int row = 0; row < kRowBlock; ++row)
-          window[3 + row] =
-              row < rows ? a.in[static_cast<size_t>(row0 + row) * a.ld_in + ch] : 0.0f;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) tap[j] = a.conv[static_cast<size_t>(j) * conv_dim + ch];
-        auto convolve = [&](auto first, auto count) {  // rows [first, first + count), interleaved
-#pragma unroll
-          for (int k = 0; k < decltype(count)::value; ++k) {
-            const int row = decltype(first)::value + k;
-            float sum = 0.0f;
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sum = arith::fma32(tap[j], window[row + j], sum);
-            const float y = arith::silu32(sum);
-            if (row < rows) keep(row, i, y);
-          }
-        };
-        using std::integral_constant;
-        convolve(integral_constant<int, 0>{}, integral_constant<int, 1>{});
-        if (rows > 1) convolve(integral_constant<int, 1>{}, integral_constant<int, 3>{});
-        if (rows > 4) convolve(integral_constant<int, 4>{}, integral_constant<int, 4>{});
-        if (row0 + rows == a.m &&
-            (i >= 2 * dk ||
-             head % repeat == 0)) {  // the last block: its last three inputs are the history
-#pragma unroll
-          for (int n = 1; n <= kRowBlock; ++n)
-            if (n == rows)
-#pragma unroll
-              for (int j = 0; j < 3; ++j)
-                conv_to[static_cast<size_t>(j) * conv_dim + ch] = window[n + j];
-        }
-      }
-    } else {
-      for (int task = t; task < rows * width; task += threads) {
-        const int row = task / width, i = task % width, ch = channel_of(i);
-        float sum = 0.0f;
-        for (int j = 0; j < a.taps; ++j)
-          sum = arith::fma32(a.conv[static_cast<size_t>(j) * conv_dim + ch],
-                             input(row0 + row - history + j, ch), sum);
-        keep(row, i, arith::silu32(sum));
-      }
-    }
-    sync();
-    for (int task = warp; task < 2 * rows; task += warps) {  // l2 norms: a warp a vector
-      const bool is_q = task < rows;
-      float* v = (is_q ? queries : keys) + (is_q ? task : task - rows) * key_stride;
-      float ss = 0.0f;
-      for (int n = lane; n < dk; n += 32) {
-        const float x = v[n % 8 * lane_stride + n / 8];
-        ss = arith::fma32(x, x, ss);
-      }
+      for (int i = 0; i < kD / 32; ++i) ss = arith::fma32(y[i], y[i], ss);
       const float r = arith::div32(1.0f, arith::sqrt32(warp_tree(ss) + arith::kL2Eps));
-      for (int n = lane; n < dk; n += 32) {
-        float& x = v[n % 8 * lane_stride + n / 8];
-        const float unit = x * r;
-        x = is_q ? unit * a.q_factor : unit;
+      float* to = (is_q ? sh.queries : sh.keys)[row] + lane % 8 * Shared::kLane + lane / 8;
+#pragma unroll
+      for (int i = 0; i < kD / 32; ++i) {
+        const float unit = y[i] * r;
+        to[4 * i] = is_q ? unit * a.q_factor : unit;
       }
     }
-    sync();
+    // Value heads share a key head: the first one keeps its history.
+    if (last && rows - qk_row <= 2 && head == k_head * a.repeat && peer.rank == 0)
+      qk.keep(keep + qk_channel, conv_dim);
+  }
+  if (v_here) {
+#pragma unroll 1
+    for (int row = v_row; row < min(v_row + 2, rows); ++row) {
+      float y[1];
+      v.next(y);
+      sh.values[row][v_column] = y[0];
+    }
+    if (last && rows - v_row <= 2) v.keep(keep + v_channel, conv_dim);
+  }
+  if (warp == kScalarWarp) {
+    const float beta = arith::sigmoid32(b),
+                decay = arith::exp32(a_neg * arith::softplus32(alpha + dt_bias));
+    if (lane < rows) sh.scalars[lane] = {beta, decay};
+  }
+  if (z_here) gate[0] = arith::silu32(gate[0]), gate[1] = arith::silu32(gate[1]);
+  sync();
 
-    if constexpr (J != 0) {
-      const int l = t % 8, column = t / 8, per = threads / 8;
-      for (int row = 0; row < rows; ++row) {
-        float k[kJ], q[kJ];
+  float(&outputs)[kRowBlock][kD] = sh.outputs[peer.exchange % 2];
+  float k[J], q[J];
+  auto fetch = [&](float(&to)[J], const float* from) {
 #pragma unroll
-        for (int j = 0; j < kJ / 4; ++j) {
-          const float4 kv =
-              *reinterpret_cast<const float4*>(keys + row * key_stride + l * lane_stride + 4 * j);
-          const float4 qv = *reinterpret_cast<const float4*>(queries + row * key_stride +
-                                                             l * lane_stride + 4 * j);
-          k[4 * j] = kv.x, k[4 * j + 1] = kv.y, k[4 * j + 2] = kv.z, k[4 * j + 3] = kv.w;
-          q[4 * j] = qv.x, q[4 * j + 1] = qv.y, q[4 * j + 2] = qv.z, q[4 * j + 3] = qv.w;
-        }
-        const float beta = betas[row], decay = decays[row];
-        float memory[kC], o[kC];
+    for (int j = 0; j < J / 4; ++j) {
+      const float4 w = *reinterpret_cast<const float4*>(from + l * Shared::kLane + 4 * j);
+      to[4 * j] = w.x, to[4 * j + 1] = w.y, to[4 * j + 2] = w.z, to[4 * j + 3] = w.w;
+    }
+  };
+  fetch(k, sh.keys[0]);
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    const float beta = sh.scalars[row].x, decay = sh.scalars[row].y;
+    float value[C], sum[C], o[C];
 #pragma unroll
-        for (int c = 0; c < kC; ++c) {
-          memory[c] = 0.0f;
+    for (int c = 0; c < C; ++c) value[c] = sh.values[row][column + 4 * c], sum[c] = o[c] = 0.0f;
+    fetch(q, sh.queries[row]);
 #pragma unroll
-          for (int j = 0; j < kJ; ++j) {
-            s[c][j] = decay * s[c][j];
-            memory[c] = arith::fma32(s[c][j], k[j], memory[c]);
-          }
-        }
+    for (int j = 0; j < J; ++j)
 #pragma unroll
-        for (int c = 0; c < kC; ++c) memory[c] = gdn_tree(memory[c]);
-#pragma unroll
-        for (int c = 0; c < kC; ++c) {
-          const float d = beta * (values[row * dv + column + c * per] - memory[c]);
-          o[c] = 0.0f;
-#pragma unroll
-          for (int j = 0; j < kJ; ++j) {
-            s[c][j] = arith::fma32(k[j], d, s[c][j]);
-            o[c] = arith::fma32(s[c][j], q[j], o[c]);
-          }
-        }
-#pragma unroll
-        for (int c = 0; c < kC; ++c) {
-          o[c] = gdn_tree(o[c]);
-          if (l == 0) outputs[row * dv + column + c * per] = o[c];
-        }
+      for (int c = 0; c < C; ++c) {
+        s[c][j] = decay * s[c][j];
+        sum[c] = arith::fma32(s[c][j], k[j], sum[c]);
       }
+#pragma unroll
+    for (int c = 0; c < C; ++c) sum[c] = gdn_tree<4>(sum[c]);
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const float d = beta * (value[c] - sum[c]);
+#pragma unroll
+      for (int j = 0; j < J; ++j) s[c][j] = arith::fma32(k[j], d, s[c][j]);
+    }
+    fetch(k, sh.keys[min(row + 1, rows - 1)]);  // arrives while the outputs are summed
+#pragma unroll
+    for (int j = 0; j < J; ++j)
+#pragma unroll
+      for (int c = 0; c < C; ++c) o[c] = arith::fma32(s[c][j], q[j], o[c]);
+    // Threads l and l + 1 of a pair take a column each, so that one tree serves both; lanes
+    // [0, 4 C) have the warp's columns in order, lanes [4 C, 8 C) once more.
+    float out;
+    if constexpr (C == 2) {
+      const bool second = l % 2 != 0;
+      out = second ? o[1] : o[0];
+      out += __shfl_xor_sync(kFull, second ? o[0] : o[1], 4);
+      out += __shfl_xor_sync(kFull, out, 8);
+      out += __shfl_xor_sync(kFull, out, 16);
     } else {
-      const int l = t % 8, last = ceil_div(dv, threads / 8) * (threads / 8);
-      for (int n = t / 8; n < last;
-           n +=
-           threads /
-           8) {  // whole warps, for the shuffles; columns past dv work on column 0 and keep nothing
-        const bool real = n < dv;
-        const int column = real ? n : 0;
-        for (int row = 0; row < rows; ++row) {
-          const float* from = row0 + row == 0 ? s_from : s_to;
-          const float *k = keys + row * key_stride + l * lane_stride,
-                      *q = queries + row * key_stride + l * lane_stride;
-          float memory = 0.0f, o = 0.0f;
-          for (int j = 0; j < jn; ++j)
-            memory = arith::fma32(decays[row] * from[static_cast<size_t>(j * 8 + l) * dv + column],
-                                  k[j], memory);
-          const float d = betas[row] * (values[row * dv + column] - gdn_tree(memory));
-          for (int j = 0; j < jn; ++j) {
-            const size_t at = static_cast<size_t>(j * 8 + l) * dv + column;
-            const float next = arith::fma32(k[j], d, decays[row] * from[at]);
-            if (real) s_to[at] = next;
-            o = arith::fma32(next, q[j], o);
-          }
-          o = gdn_tree(o);
-          if (real && l == 0) outputs[row * dv + n] = o;
-        }
-      }
+      out = gdn_tree<4>(o[0]);
     }
-    sync();
+    peer.template give<4 * C>(&outputs[row][first_column + warp * (4 * C) + lane % (4 * C)], out,
+                              lane);
+  }
+  peer.wait(sync);
 
-    for (int row = warp; row < rows; row += warps) {  // gated norm: a warp a row
-      float* o = outputs + row * dv;
-      const float ss = head_square_sum(o, dv, lane);
-      const float r =
-          arith::div32(1.0f, arith::sqrt32(arith::div32(ss, static_cast<float>(dv)) + a.eps));
-      float* out = a.out + static_cast<size_t>(row0 + row) * a.value_dim() + head * dv;
-      auto finish = [&](int n0, float z, float w) {
-        const int n = n0 + lane;
-        float v = 0.0f;
-        if (n < dv) {
-          v = o[n] * r * w * arith::silu32(z);
-          out[n] = v;
-        }
-        // Groups of 32 lie inside a head only when dv is a multiple of 32; the host quantizes
-        // otherwise.
-        if (dv % 32 == 0)
-          quantize_group(v, lane, a.act, a.value_dim() / arith::kGroup,
-                         (head * dv + n0) / arith::kGroup, row0 + row, a.m);
-      };
-      if (early) {
+  if (z_here) {  // gated norm
+    const float* o = outputs[z_row];
+    float ss = 0.0f;
 #pragma unroll
-        for (int j = 0; j < kGates; ++j)
-          if (32 * j < dv) finish(32 * j, gate[j], norm_weight[j]);
-      } else {
-        const float* z = a.in + static_cast<size_t>(row0 + row) * a.ld_in + conv_dim + head * dv;
-        for (int n0 = 0; n0 < dv; n0 += 32)
-          finish(n0, n0 + lane < dv ? z[n0 + lane] : 0.0f,
-                 n0 + lane < dv ? a.norm[n0 + lane] : 0.0f);
-      }
+    for (int j = 0; j < kD; j += 32) ss = arith::fma32(o[j + lane], o[j + lane], ss);
+    const float r = arith::div32(
+        1.0f, arith::sqrt32(arith::div32(warp_tree(ss), static_cast<float>(kD)) + a.eps));
+    const int row = a.row0 + z_row, at = head * kD + z_column;
+#pragma unroll 1
+    for (int i = 0; i <= static_cast<int>(z_two); ++i) {
+      const float y = o[z_column + 32 * i] * r * weight[0] * gate[0];
+      weight[0] = weight[1], gate[0] = gate[1];
+      a.out[static_cast<size_t>(row) * a.value_dim() + at + 32 * i] = y;
+      quantize_group(y, lane, a.act, a.value_dim() / arith::kGroup, at / arith::kGroup + i, row,
+                     a.m);
     }
   }
-  for (int i = t; !windowed && i < width; i += threads) {
-    if (i < 2 * dk && head % repeat != 0)
-      continue;  // value heads share a key head: the first one keeps its history
-    const int ch = channel_of(i);
-    for (int j = 0; j < history; ++j)
-      conv_to[static_cast<size_t>(j) * conv_dim + ch] = input(a.m - history + j, ch);
-  }
-  if constexpr (J != 0) {
 #pragma unroll
-    for (int c = 0; c < kC; ++c)
+  for (int j = 0; j < J / 4; ++j)
 #pragma unroll
-      for (int j = 0; j < kJ / 4; ++j)
-        reinterpret_cast<float4*>(s_to)[(j * dv + c * (threads / 8)) * 8 + t] = {
-            s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]};
-  }
+    for (int c = 0; c < C; ++c)
+      __stcs(s_to + (j * kD + 4 * c) * 8,
+             make_float4(s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]));
 }
 
-// grid: v_heads blocks of dv * 8 / C threads (J = 0: 256)
-template <int J, int C>
-static __global__ void __launch_bounds__(J ? 512 : 256)
+// grid: v_heads * Split blocks of gdn_threads, in clusters of Split.
+template <int J, int C, int Split>
+static __global__ void __launch_bounds__(gdn_threads<J, C, Split>())
     kernel_gdn(GdnArgs a, const StepParams* step) {
-  extern __shared__ __align__(16) float gdn_shared[];
-  gdn_head<J, C>(
-      a, step, blockIdx.x, threadIdx.x, blockDim.x, gdn_shared, [] { wait_letting_go(); },
-      [] { __syncthreads(); });
+  extern __shared__ __align__(16) uint8_t gdn_shared[];
+  auto sync = [] { __syncthreads(); };
+  if constexpr (Split == 1) {
+    GdnPeer<1> alone;
+    gdn_head<J, C, 1>(
+        a, step, blockIdx.x, threadIdx.x, gdn_shared, alone, [] { wait_letting_go(); }, sync);
+  } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+    __shared__ __align__(8) uint64_t arrived[2];
+    GdnPeer<2> peer(arrived);
+    if (threadIdx.x == 0) peer.init();
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // init has its fence
+    gdn_head<J, C, 2>(
+        a, step, blockIdx.x / 2, threadIdx.x, gdn_shared, peer,
+        [] {
+          wait_letting_go();
+          asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+        },
+        sync);
+#endif
+  }
 }
 
 }  // namespace vcuda::gpu

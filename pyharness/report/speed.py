@@ -125,10 +125,11 @@ def speed_section(timing: Timing) -> str:
         values = [pair.log_ratio for series in rounds for pair in series.kept]
         drawn.append(Row(name, values, found.low, found.median, found.high))
     margin = timing.design.margin_percent
+    numbers = "; ".join(f"{name} {change}, {interval}" for name, _, change, interval, *_ in rows)
     picture = svg.intervals(
         "speed", "Change of each pair",
         "Candidate against baseline on a logarithmic scale, to the right is slower. Dots are "
-        f"pairs, bars 95 % intervals of the median. {'; '.join(f'{r[0]} {r[2]}, {r[3]}' for r in rows)}.",
+        f"pairs, bars 95 % intervals of the median. {numbers}.",
         drawn, stats.log_margin(margin), lambda x: f"{stats.percent(x):+.1f} %",
     )  # fmt: skip
     notes = [*([_reason(timing)] if timing.result.reason else []), *_conditions(timing)]

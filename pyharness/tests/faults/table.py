@@ -43,7 +43,7 @@ class Bench:
             "--why",
             "test",
         )
-        code, said = self._command(*added, *self._where)
+        code, said = self.command(*added, *self._where)
         assert code == Exit.SAME, said
 
     def try_mutant(self, mutant: Mutant) -> Outcome:
@@ -66,7 +66,7 @@ class Bench:
         """Exit code and JSON document of the real command."""
         place = self.folder / "runs" / name
         document = self.folder / f"{name}.json"
-        code, said = self._command(
+        code, said = self.command(
             *options, "--no-trace", "--candidate", str(library), "--out", str(place),
             "--json", str(document), *self._where,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Bench:
         whole: dict[str, Any] = json.loads(document.read_bytes())
         return code, whole
 
-    def _command(self, *arguments: str) -> tuple[int, str]:
+    def command(self, *arguments: str) -> tuple[int, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
         done = subprocess.run(
             [sys.executable, "-m", "pyharness", *arguments],

@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from pyharness.archive import entries
+from pyharness.errors import Exit
 from pyharness.options import parse_rows
 from pyharness.plan import Request, Workload, build
 from pyharness.scripts import ROLLBACK_CASES, ROW_CASES
 from pyharness.tests.faults.mutant import DIFFERS, H_OUT, LOGITS, NATIVE, STATE, Mutant
-from pyharness.tests.faults.table import MUTANTS, Bench, judge
+from pyharness.tests.faults.table import MUTANTS, ROOT, Bench, judge
+from pyharness.tests.goldens import NAMES, golden
 from pyharness.values import ModelSpec
 
+ARCHIVE, PIN = ROOT / "archive", ROOT / ".ci/archive.pin"
 # one of each kind: state, partial rollback, refusal, rows, memory that must not matter, a sum
 BUILT = (
     "conv-not-restored", "keeps-one-more", "mark-lost", "sees-next-key", "key-past-cursor",
@@ -103,6 +107,24 @@ def test_a_few_are_built_and_killed(bench: Bench) -> None:
     assert before == {p: p.read_bytes() for p in NATIVE.rglob("*") if p.is_file()}
     green = bench.unchanged_is_green(chosen[0].options, "green")
     assert green.killed, green.told
+
+
+def test_a_change_of_the_arithmetic_breaks_the_record_of_the_gpu(bench: Bench) -> None:
+    """Single steps of every model whose digests the archived CUDA library left on its device."""
+    label = next(x.label for x in entries(ARCHIVE, PIN) if x.backend == "cuda" and x.baseline)
+    models = [word for name in NAMES for word in ("--model", str(golden(name)))]
+
+    def recompute(library: Path) -> tuple[int, list[str]]:
+        line = ["archive", "recompute", label, "--only", "*/p63/m1", "--isa", "portable", *models]
+        code, said = bench.command(*line, "--candidate", str(library))
+        return code, said.splitlines()
+
+    code, said = recompute(bench.shop.unchanged)
+    assert code == Exit.SAME and sum(line.startswith("same ") for line in said) == 6, said
+    mutant = next(m for m in MUTANTS if m.name == "norm-lanes")
+    code, said = recompute(bench.shop.build(mutant, bench.folder / "for-the-record"))
+    assert code == Exit.DIFFERS and sum(line.startswith("differs ") for line in said) == 6, said
+    assert any("logits.npy: expected sha256:" in line for line in said)
 
 
 def test_a_change_that_changes_nothing_survives(bench: Bench) -> None:

@@ -178,28 +178,31 @@ def _archive(document: Document) -> str:
     if not lines:
         return ""
     rows = []
-    before = 0
-    for i, line in enumerate(lines):
-        change = f"{line['size_bytes'] - before:+d}" if i else ""
-        before = line["size_bytes"]
+    before: dict[str, int] = {}  # of the last library of each backend
+    for line in lines:
+        last = before.get(line["backend"])
+        change = "" if last is None else f"{line['size_bytes'] - last:+d}"
+        before[line["backend"]] = line["size_bytes"]
         mark = "baseline" if line["baseline"] else "accepted before" if line["accepted"] else ""
         rows.append(
             (
-                esc(line["label"]), code(line["digest"][7:19]), str(line["size_bytes"]),
-                change, esc(line["time"][:10]), mark, esc(line["why"]),
+                esc(line["label"]), esc(line["backend"]), code(line["digest"][7:19]),
+                str(line["size_bytes"]), change, esc(line["time"][:10]), mark, esc(line["why"]),
             )
         )  # fmt: skip
-    head = ("label", "library", "bytes", "change", "added", "", "why")
+    head = ("label", "backend", "library", "bytes", "change", "added", "", "why")
     return f'<div class="pictures">{"".join(_trends(document))}</div>' + table(
         head, rows, caption="Libraries of the archive, oldest first", kind="archive"
     )
 
 
 def _trends(document: Document) -> Iterator[str]:
-    """Sizes, with this run's candidate at the end unless it is in the archive; step times of
-    accepted libraries.
+    """Of the candidate's backend: sizes, with this run's candidate at the end unless it is in the
+    archive; step times of accepted libraries.
     """
-    lines = document["archive"][-24:]
+    backend = document["libraries"].get("candidate", {}).get("build_info", {}).get("backend")
+    known = [x for x in document["archive"] if (x["backend"] == "cuda") is (backend == "cuda")]
+    lines = known[-24:]
     points = [(_short(x["label"]), float(x["size_bytes"]), size(x["size_bytes"])) for x in lines]
     candidate = document["libraries"].get("candidate")
     is_new = bool(candidate) and candidate["digest"] not in [
@@ -218,14 +221,14 @@ def _trends(document: Document) -> Iterator[str]:
     for i, model in enumerate(dict.fromkeys(m for x in timed for m in x["step_ns"])):
         steps = [(_short(x["label"]), x["step_ns"][model]) for x in timed if model in x["step_ns"]]
         told = [(label, ns, f"{ns / 1000:.1f} µs") for label, ns in steps]
-        cpus = sorted({x["cpu"] for x in timed if model in x["step_ns"]})
+        devices = sorted({x.get("gpu") or x["cpu"] for x in timed if model in x["step_ns"]})
         yield figure(
             svg.trend(
                 f"trend-step-{i}", f"One step of {model}",
                 "; ".join(f"{label} {text}" for label, _, text in told), told, False,
             ),
             f"One single step of {esc(model)}, median of the run each was accepted for, on "
-            f"{esc(', '.join(cpus))}. No comparison: other load, other numbers.",
+            f"{esc(', '.join(devices))}. No comparison: other load, other numbers.",
         )  # fmt: skip
 
 

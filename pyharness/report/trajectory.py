@@ -46,7 +46,9 @@ def _speed(tree: Tree, record: Digest | None) -> dict[str, Any]:
     data = tree.read(layout.blob_path(record))
     try:
         whole = json.loads(data) if sha256_bytes(data) == record else {}
-        return {"step_ns": step_ns(whole), "cpu": str(whole["machine"]["cpu"])}
+        machine = whole["machine"]
+        gpu = {"gpu": str(machine["gpu"])} if "gpu" in machine else {}
+        return {"step_ns": step_ns(whole), "cpu": str(machine["cpu"]), **gpu}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return {}
 

@@ -147,7 +147,9 @@ def test_the_time_of_a_step_comes_from_the_record_of_the_accepted_run(tmp_path: 
     site.root.mkdir()
     line = accepted(site, 5, text)
     assert line["step_ns"] == {"gdn-tiny/p1": 2000.0}
-    assert line["cpu"] == text["machine"]["cpu"]
+    assert line["cpu"] == text["machine"]["cpu"] and "gpu" not in line
+    text["machine"] |= {"gpu": "some GPU"}
+    assert accepted(site, 6, text)["gpu"] == "some GPU"
 
 
 @pytest.mark.parametrize("text", [{}, {"arms": 3}, {"arms": [], "suite": {"jobs": [{}]}}])

@@ -120,6 +120,20 @@ def test_every_picture_is_xml_with_a_title_and_a_description(told: dict[str, Any
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("backend", "bars"), [("cpu", "v6 v7 this run"), ("cuda", "gpu this run")])
+def test_libraries_of_another_device_are_no_step_of_a_trend(backend: str, bars: str) -> None:
+    told = whole()
+    gpu = {"label": "gpu", "backend": "cuda", "size_bytes": 99000, "gpu": "some GPU"}
+    told["archive"].insert(1, {**told["archive"][0], **gpu, "digest": f"sha256:{'c' * 64}"})
+    told["libraries"]["candidate"]["build_info"]["backend"] = backend
+    text = page(told)
+    (size,) = (x for x in re.findall(r"<svg.*?</svg>", text, re.S) if 'id="trend-size' in x)
+    labels = re.findall(r">(v6|v7|gpu|this run)<", size)
+    assert " ".join(labels) == bars
+    assert ("accepted for, on some GPU." in text) is (backend == "cuda")
+    assert "+900" in text and "+92" not in text and "-92" not in text  # v7 against v6, not gpu
+
+
 def test_tables_have_headers_and_captions(told: dict[str, Any]) -> None:
     made = Page(page(told))
     assert all(a.get("scope") in ("col", "row") for a in made.all("th"))

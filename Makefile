@@ -1,4 +1,4 @@
-# make setup | native | cuda | ab | test | faults | attack | asan | repro | gate | bench-cpu | bench-gpu | lint | lock | clean
+# make setup | native | cuda | ab | test | faults | attack | asan | repro | gate | bench-cpu | bench-gpu | sweep-gpu | test-gpu | lint | lock | clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
 NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
-.PHONY: ab setup check-tools native cuda test faults attack asan repro gate bench-cpu bench-gpu lint lock clean
+.PHONY: ab setup check-tools native cuda test faults attack asan repro gate bench-cpu bench-gpu sweep-gpu test-gpu lint lock clean
 
 # --same-library: right after an acceptance the build is the baseline, and its M rows are still worth a proof
 ab: setup native
@@ -57,8 +57,18 @@ gate: setup
 bench-cpu: setup native
 	$(BIN)/python -m pyharness.bench_cpu
 
+# a GPU is needed from here: every byte is checked before its time is taken
 bench-gpu: cuda
-	build/cuda/step_bench --json build/bench-gpu.json
+	build/cuda/step_bench --context 512,32768 --json build/bench-gpu-steps.json
+	build/cuda/kernel_bench --m 1,8 --json build/bench-gpu-operations.json
+	$(BIN)/python -m pyharness.bench_gpu build/bench-gpu-steps.json build/bench-gpu-operations.json
+
+# the fastest cut of each projection's rows on this GPU, and that every cut gives the same bits
+sweep-gpu: cuda
+	build/cuda/kernel_bench --cuts --m 1,8 --table native/cuda/cuts.h
+
+test-gpu: native cuda
+	$(BIN)/python native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so --checks bits,graphs,cuts,memory
 
 repro: setup
 	CMAKE=$(CMAKE) .ci/repro.sh cpu
@@ -66,7 +76,7 @@ repro: setup
 
 lint: setup
 	$(PIP) --require-hashes -r .requirements-lint.lock
-	$(BIN)/ruff check pyharness .ci && $(BIN)/ruff format --check pyharness .ci && $(BIN)/mypy
+	$(BIN)/ruff check pyharness native .ci && $(BIN)/ruff format --check pyharness native .ci && $(BIN)/mypy && $(BIN)/mypy native/tests/test_cuda.py
 	find native -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.inc' | xargs $(BIN)/clang-format --dry-run --Werror
 
 lock: setup

@@ -166,6 +166,8 @@ class CudaBackend final : public Backend {
     check(cudaMemsetAsync(p, 0, bytes, stream_), "zero");
   }
 
+  void clear_cache(void* kv, size_t bytes) override { zero(kv, bytes); }
+
   void fill(void* p, size_t bytes, uint32_t word) override {
     select();
     if (bytes)

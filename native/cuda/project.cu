@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cuda/cuts.h"
 #include "kernels/project_q4.cuh"
 #include "kernels/project_q4_ring.cuh"
 #include "model/tensor.h"
@@ -81,14 +82,23 @@ bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& m
   return true;
 }
 
+// -1: no measurement is of this shape and such a device.
+static int measured_tiles(int rows, int groups, const Limits& limits) {
+  if (limits.multiprocessors == kMeasuredMultiprocessors)
+    for (const MeasuredCut& cut : kMeasuredCuts)
+      if (cut.rows == rows && cut.cols == groups * arith::kGroup) return cut.tiles;
+  return -1;
+}
+
 Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
   const char* text = std::getenv("VLLM_CUDA_Q4_TILES");
-  // Time is about the passes of the busiest block times the tiles of a pass, and something for each
-  // superstep.
+  const int chosen = text ? std::atoi(text) : measured_tiles(rows, groups, limits);
+  // Where nothing was measured: time is about the passes of the busiest block times the tiles of a
+  // pass, and something for each superstep.
   Q4Matrix best = simple_matrix(rows, groups);
   double least = 0;
   for (const RingVariant& v : kRing) {
-    if (text && std::atoi(text) != v.tiles) continue;
+    if (chosen >= 0 && chosen != v.tiles) continue;
     const Q4Matrix matrix = ring_matrix(rows, groups, v.tiles, limits);
     if (matrix.clusters == 0) continue;
     const double cost = ceil_div(matrix.shape.slabs(), matrix.clusters) * (v.tiles + 0.5);

@@ -29,8 +29,8 @@ struct Limits {
 // What this device can do; raises the kernels' shared memory limit.
 Limits find_limits(const cudaDeviceProp&);
 
-// The best cut for rows x 32*groups; VLLM_CUDA_Q4_TILES names another one, for tests and sweeps (0:
-// the simple kernel).
+// The best cut for rows x 32*groups: the measured one (cuts.h), else by a rule; VLLM_CUDA_Q4_TILES
+// names another one, for tests and sweeps (0: the simple kernel).
 Q4Matrix plan_matrix(int rows, int groups, const Limits&);
 
 // The n-th of all compiled cuts, 0 being the simple kernel's; clusters is 0 when it does not fit.

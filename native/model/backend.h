@@ -119,6 +119,8 @@ class Backend {
   virtual size_t kv_bytes(const Config&,
                           int context) const = 0;  // one attention layer's keys and values
   virtual void zero(void* p, size_t bytes) = 0;
+  // A new attention cache: kernels may read rows past the cursor before they drop them.
+  virtual void clear_cache(void*, size_t) {}
   virtual void fill(void* p, size_t bytes, uint32_t word) = 0;  // bytes: a multiple of 4
   virtual void fill_kv(const Config&, void* kv, int context, int position,
                        uint32_t word) = 0;       // rows from position on

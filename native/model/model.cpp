@@ -52,6 +52,7 @@ Model::Model(Backend& backend, const vcuda_model_desc& desc)
   for (int i = 0; i < c.count(VCUDA_LAYER_ATTENTION); ++i) {
     const size_t bytes = backend_.kv_bytes(c, context_);
     kv_.push_back(alloc<char>(bytes));
+    backend_.clear_cache(kv_.back(), bytes);
     state_bytes_ += bytes;
   }
   slots_.push_back(make_slot());
@@ -218,6 +219,15 @@ void Model::poison(uint32_t word) {
   if (marked_ < 0 || kept_m_ <= 0)
     for (float* p : kept_)
       backend_.fill(p, static_cast<size_t>(mmax_) * config_.gdn_rows() * sizeof(float), word);
+}
+
+void Model::skip_to(int position, uint32_t word) {
+  if (position < position_ || position > context_)
+    fail(VCUDA_E_ARGUMENT, "skip_to: position is %d, must be %d to %d", position, position_,
+         context_);
+  for (void* kv : kv_) backend_.fill_kv(config_, kv, context_, position_, word);
+  position_ = position;
+  marked_ = -1;
 }
 
 void Model::taps(bool on) {

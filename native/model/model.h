@@ -30,6 +30,9 @@ class Model {
   void rollback();
   void rollback_to(int n);
   void poison(uint32_t word);
+  // For tools that time long contexts: the cursor moves over rows of the attention caches that hold
+  // this word, as if that many tokens had been read.
+  void skip_to(int position, uint32_t word);
   void taps(bool on);
   uint64_t tap_size(int layer,
                     int kind) const;  // bytes; VCUDA_E_ARGUMENT when there is no such tap

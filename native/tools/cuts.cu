@@ -145,16 +145,19 @@ void write_table(const std::string& path, const Machine& machine, const std::str
       std::fprintf(
           file,
           "// The fastest cut of each projection's rows: tiles of 16 rows that a warp holds at a\n"
-          "// time. Written by `make sweep-gpu` on %s, driver %s, %s. A cut never changes a bit.\n"
+          "// time. Written by `make sweep-gpu`: %s, driver %s, %s.\n"
+          "// A cut never changes a bit.\n"
           "#pragma once\n\n"
           "namespace vcuda::gpu {\n\n"
           "struct MeasuredCut {\n"
           "  int rows, cols, tiles;\n"
           "};\n\n"
           "constexpr int kMeasuredMultiprocessors = %d;  // of the device that was measured\n"
+          "// clang-format off\n"
           "constexpr MeasuredCut kMeasuredCuts[] = {\n"
           "%s"
-          "};\n\n"
+          "};\n"
+          "// clang-format on\n\n"
           "}  // namespace vcuda::gpu\n",
           machine.p.name, machine.driver.c_str(), machine.date.c_str(),
           machine.p.multiProcessorCount, rows.c_str()) < 0 ||

@@ -1,21 +1,17 @@
 // step_bench [--size tiny|mid|27b] [--family hybrid|gdn|attn] [--context N,...] [--m N,...]
 // [--repeats N] [--json PATH] [--no-check]
 //
-// The whole step on this machine's GPU: a synthetic model made on the device, M rows against single
-// steps and a rollback by bytes, then medians of the time for each M and context, mark plus
-// rollback, and the copy rate of the same run. No time is printed after a byte that differs.
-// VLLM_CUDA_PROFILE=1 adds the time of each operation, one by one.
-#include <algorithm>
+// The whole step on this machine's GPU: a synthetic model made on the device; by bytes, M rows
+// against single steps, rollbacks, the state and what follows; then medians of the time of each M
+// at each context (the tokens before it are skipped: their keys and values are one constant), of
+// mark plus rollback, and the copy rate of the same run. No time is printed after a byte that
+// differs. VLLM_CUDA_PROFILE=1 adds the time of each operation, one by one.
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
 
-#include "cuda/device.h"
 #include "model/model.h"
+#include "tools/bench.h"
+#include "tools/synthetic.h"
 
 using namespace vcuda;
 using gpu::check;
@@ -27,141 +23,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-uint64_t fnv1a(const std::string& text) {
-  uint64_t value = 0xcbf29ce484222325ull;
-  for (unsigned char c : text) value = (value ^ c) * 0x100000001b3ull;
-  return value;
-}
-
-// The synthetic models of pyharness/inputs/synthetic.py: same names, shapes, types and streams.
-class Synthetic {
- public:
-  Synthetic(const std::string& family, const std::string& size, uint64_t seed) : seed_(seed) {
-    c_.struct_size = sizeof c_;
-    int layers = 16;
-    if (size == "tiny") {
-      c_.hidden = 160, c_.intermediate = 352, c_.vocab = 512, c_.q_heads = 4, c_.kv_heads = 2,
-      c_.head_dim = 64, c_.rotary_dim = 16;
-      c_.gdn_k_heads = 2, c_.gdn_v_heads = 4, c_.gdn_k_dim = c_.gdn_v_dim = 64,
-      layers = family == "hybrid" ? 8 : 4;
-    } else if (size == "mid") {
-      c_.hidden = 2048, c_.intermediate = 6144, c_.vocab = 32768, c_.q_heads = 8, c_.kv_heads = 2,
-      c_.head_dim = 256, c_.rotary_dim = 64;
-      c_.gdn_k_heads = 16, c_.gdn_v_heads = 32, c_.gdn_k_dim = c_.gdn_v_dim = 128;
-    } else if (size == "27b") {
-      c_.hidden = 5120, c_.intermediate = 17408, c_.vocab = 248320, c_.q_heads = 24,
-      c_.kv_heads = 4, c_.head_dim = 256, c_.rotary_dim = 64;
-      c_.gdn_k_heads = 16, c_.gdn_v_heads = 48, c_.gdn_k_dim = c_.gdn_v_dim = 128, layers = 64;
-    } else {
-      fail(VCUDA_E_ARGUMENT, "no size '%s': tiny, mid or 27b", size.c_str());
-    }
-    c_.layers = layers, c_.conv_kernel = 4, c_.tied = 0, c_.rms_eps = 1e-6f;
-    for (int i = 0; i < layers; ++i)
-      kinds_.push_back(family == "attn" || (family == "hybrid" && i % 4 == 3)
-                           ? VCUDA_LAYER_ATTENTION
-                           : VCUDA_LAYER_GDN);
-    c_.layer_kinds = kinds_.data();
-    describe();
-  }
-
-  vcuda_model_desc desc(int context) const {
-    return {sizeof(vcuda_model_desc), context, &c_, tensors_.data(), tensors_.size()};
-  }
-  const vcuda_config& config() const { return c_; }
-
- private:
-  void add(const std::string& name, int type, std::vector<int64_t> shape, float offset,
-           float scale) {
-    names_.push_back(std::make_unique<std::string>(name));
-    vcuda_tensor t{};
-    t.struct_size = sizeof t, t.type = type, t.name = names_.back()->c_str(),
-    t.ndim = static_cast<int>(shape.size());
-    std::copy(shape.begin(), shape.end(), t.shape);
-    t.synth = {seed_, fnv1a(name), offset, scale};
-    tensors_.push_back(t);
-  }
-  void matrix(const std::string& name, int64_t rows, int64_t cols, double gain = 1.0,
-              bool q4 = true) {
-    const double std = gain / std::sqrt(static_cast<double>(cols)),
-                 nibble = std::sqrt(255.0 / 12 + 0.25);
-    add(name, q4 ? VCUDA_Q4 : VCUDA_F32, {rows, cols}, 0.0f,
-        static_cast<float>(q4 ? std / nibble : std * std::sqrt(3.0)));
-  }
-  void describe() {
-    const vcuda_config& c = c_;
-    const int64_t h = c.hidden, key = int64_t{c.gdn_k_heads} * c.gdn_k_dim,
-                  value = int64_t{c.gdn_v_heads} * c.gdn_v_dim, conv = 2 * key + value;
-    const double low = std::log(0.05), high = std::log(6.0);
-    add("model.embed_tokens.weight", VCUDA_BF16, {c.vocab, h}, 0.0f, 1.0f);
-    for (int i = 0; i < c.layers; ++i) {
-      const std::string p = "model.layers." + std::to_string(i) + ".";
-      add(p + "input_layernorm.weight", VCUDA_BF16, {h}, 0.0f, 0.25f);
-      if (kinds_[static_cast<size_t>(i)] == VCUDA_LAYER_GDN) {
-        const std::string g = p + "linear_attn.";
-        matrix(g + "in_proj_qkv.weight", conv, h);
-        matrix(g + "in_proj_z.weight", value, h);
-        matrix(g + "in_proj_b.weight", c.gdn_v_heads, h, 1.5, false);
-        matrix(g + "in_proj_a.weight", c.gdn_v_heads, h, 1.0, false);
-        add(g + "conv1d.weight", VCUDA_BF16, {conv, 1, c.conv_kernel}, 0.0f, 0.8f);
-        add(g + "A_log", VCUDA_F32, {c.gdn_v_heads}, static_cast<float>((high + low) / 2),
-            static_cast<float>((high - low) / 2));
-        add(g + "dt_bias", VCUDA_F32, {c.gdn_v_heads}, -1.5f, 2.5f);
-        add(g + "norm.weight", VCUDA_F32, {c.gdn_v_dim}, 1.0f, 0.25f);
-        matrix(g + "out_proj.weight", h, value);
-      } else {
-        const std::string a = p + "self_attn.";
-        matrix(a + "q_proj.weight", 2ll * c.q_heads * c.head_dim, h);
-        matrix(a + "k_proj.weight", int64_t{c.kv_heads} * c.head_dim, h);
-        matrix(a + "v_proj.weight", int64_t{c.kv_heads} * c.head_dim, h);
-        matrix(a + "o_proj.weight", h, int64_t{c.q_heads} * c.head_dim, 1.5);
-        add(a + "q_norm.weight", VCUDA_BF16, {c.head_dim}, 0.4f, 0.25f);
-        add(a + "k_norm.weight", VCUDA_BF16, {c.head_dim}, 0.4f, 0.25f);
-      }
-      add(p + "post_attention_layernorm.weight", VCUDA_BF16, {h}, 0.0f, 0.25f);
-      matrix(p + "mlp.gate_proj.weight", c.intermediate, h);
-      matrix(p + "mlp.up_proj.weight", c.intermediate, h);
-      matrix(p + "mlp.down_proj.weight", h, c.intermediate);
-    }
-    add("model.norm.weight", VCUDA_BF16, {h}, 0.0f, 0.25f);
-    matrix("lm_head.weight", c.vocab, h, 2.5);
-    if (std::find(kinds_.begin(), kinds_.end(), VCUDA_LAYER_ATTENTION) == kinds_.end()) return;
-    for (int i = 0; i < c.rotary_dim / 2; ++i)
-      inv_freq_.push_back(static_cast<float>(std::pow(1e7, -2.0 * i / c.rotary_dim)));
-    add("rope.inv_freq", VCUDA_F32, {c.rotary_dim / 2}, 0.0f, 0.0f);
-    tensors_.back().data = inv_freq_.data();
-  }
-
-  uint64_t seed_;
-  vcuda_config c_{};
-  std::vector<uint8_t> kinds_;
-  std::vector<std::unique_ptr<std::string>> names_;
-  std::vector<vcuda_tensor> tensors_;
-  std::vector<float> inv_freq_;
-};
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-double copy_rate() {  // GB/s, read plus written
-  const size_t bytes = size_t{2} << 30;
-  gpu::Temporary a(bytes), b(bytes);
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "event"), check(cudaEventCreate(&end), "event");
-  std::vector<double> times;
-  for (int i = 0; i < 9; ++i) {
-    check(cudaEventRecord(begin), "event");
-    check(cudaMemcpyAsync(b.get(), a.get(), bytes, cudaMemcpyDeviceToDevice), "copy");
-    check(cudaEventRecord(end), "event");
-    check(cudaEventSynchronize(end), "event");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, begin, end), "event");
-    if (i >= 2) times.push_back(ms / 1000.0);
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  return 2.0 * static_cast<double>(bytes) / median(times) / 1e9;
-}
+constexpr int kMore = 64;                      // positions behind the longest context
+constexpr uint32_t kSkippedWord = 0x3d000000;  // 0.03125: a number, and not zero
 
 struct Options {
   std::string size = "27b", family = "hybrid", json;
@@ -170,138 +33,209 @@ struct Options {
   bool check = true;
 };
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> v;
-  for (const char* p = text; *p;) {
-    char* end;
-    v.push_back(static_cast<int>(std::strtol(p, &end, 10)));
-    if (end == p) fail(VCUDA_E_ARGUMENT, "'%s' is no list of numbers", text);
-    p = *end == ',' ? end + 1 : end;
+// The model with its outputs in pinned memory, and tokens from a generator.
+class Bench {
+ public:
+  Bench(const Synthetic& synthetic, int context)
+      : c_(synthetic.config()),
+        backend_(make_backend(vcuda_dev_options{sizeof(vcuda_dev_options), 0, 0})) {
+    const auto begin = Clock::now();
+    const vcuda_model_desc desc = synthetic.desc(context);
+    model_ = std::make_unique<Model>(*backend_, desc);
+    check(cudaDeviceSynchronize(), "load");
+    load_s_ = seconds_since(begin);
+    h_.resize(kMore * size_t(c_.hidden)), logits_.resize(kMore * size_t(c_.vocab));
   }
-  return v;
-}
 
-int run(const Options& o) {
-  cudaDeviceProp prop;
-  check(cudaGetDeviceProperties(&prop, 0), "device");
-  int driver = 0;
-  check(cudaDriverGetVersion(&driver), "device");
-  const double rate = copy_rate();
-  const int most = *std::max_element(o.ms.begin(), o.ms.end()),
-            longest = *std::max_element(o.contexts.begin(), o.contexts.end());
-  setenv("VLLM_CUDA_Q35_MM", longest > 4096 ? "64" : std::to_string(std::max(2, most)).c_str(), 1);
-  const Synthetic synthetic(o.family, o.size, 7);
-  const vcuda_config& c = synthetic.config();
-  auto backend = make_backend(vcuda_dev_options{sizeof(vcuda_dev_options), 0, 0});
-  auto begin = Clock::now();
-  const vcuda_model_desc desc = synthetic.desc(longest + 64);
-  Model model(*backend, desc);
-  check(cudaDeviceSynchronize(), "load");
-  const double load_s = seconds_since(begin);
-  vcuda_model_info info{};
-  model.info(info);
-  std::printf("%s, driver %d, copy %.0f GB/s; %s %s loaded in %.2f s, %.3f GB of weights a step\n",
-              prop.name, driver, rate, o.size.c_str(), o.family.c_str(), load_s,
-              static_cast<double>(info.weight_bytes) / 1e9);
-
-  const size_t hidden = static_cast<size_t>(c.hidden), vocab = static_cast<size_t>(c.vocab);
-  gpu::Mapped<float> h, logits;
-  h.resize(64 * hidden), logits.resize(64 * vocab);
-  uint64_t state = 12345;
-  auto draw = [&](int n) {
+  Model& model() { return *model_; }
+  Backend& backend() { return *backend_; }
+  double load_s() const { return load_s_; }
+  vcuda_model_info info() const {
+    vcuda_model_info info{};
+    model_->info(info);
+    return info;
+  }
+  std::vector<int32_t> draw(int n) {
     std::vector<int32_t> tokens;
     for (int i = 0; i < n; ++i) {
-      state = state * 6364136223846793005ull + 1442695040888963407ull;
-      tokens.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(c.vocab)));
+      random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;
+      tokens.push_back(static_cast<int32_t>((random_ >> 33) % static_cast<uint64_t>(c_.vocab)));
     }
     return tokens;
-  };
-  auto forward_to = [&](int position) {
-    for (model.info(info); info.position < position; model.info(info)) {
-      const int m = std::min(position - info.position, info.mmax);
-      model.step(draw(m).data(), m, h.get(), logits.get());
-    }
-  };
-
-  if (o.check) {
-    forward_to(70);
-    const std::vector<int32_t> tokens = draw(most);
-    std::vector<float> rows_h, rows_logits;
-    model.mark();
-    for (int i = 0; i < most; ++i) {
-      model.step(&tokens[static_cast<size_t>(i)], 1, h.get(), logits.get());
-      rows_h.insert(rows_h.end(), h.get(), h.get() + hidden);
-      rows_logits.insert(rows_logits.end(), logits.get(), logits.get() + vocab);
-    }
-    model.rollback();
-    for (int m = 2; m <= most; ++m) {
-      model.mark();
-      model.step_m(tokens.data(), m, h.get(), logits.get());
-      const bool same =
-          std::memcmp(h.get(), rows_h.data(), static_cast<size_t>(m) * hidden * 4) == 0 &&
-          std::memcmp(logits.get(), rows_logits.data(), static_cast<size_t>(m) * vocab * 4) == 0;
-      model.rollback();
-      if (!same) {
-        std::printf("M = %d DIFFERS from single steps\n", m);
-        return 1;
+  }
+  void step(const std::vector<int32_t>& tokens) {
+    const int m = static_cast<int>(tokens.size());
+    if (m == 1) model_->step(tokens.data(), 1, h_.get(), logits_.get());
+    else model_->step_m(tokens.data(), m, h_.get(), logits_.get());
+  }
+  // h_out and logits of row `row` of the last step.
+  std::vector<float> row(int row) const {
+    const float *h = h_.get() + size_t(row) * size_t(c_.hidden),
+                *logits = logits_.get() + size_t(row) * size_t(c_.vocab);
+    std::vector<float> v(h, h + c_.hidden);
+    v.insert(v.end(), logits, logits + c_.vocab);
+    return v;
+  }
+  // All that state_read hands out; long attention caches, gigabytes of them, are left out.
+  std::vector<float> state() const {
+    std::vector<float> v, part;
+    for (int layer = 0; layer < c_.layers; ++layer) {
+      const bool gdn = c_.layer_kinds[layer] == VCUDA_LAYER_GDN;
+      if (!gdn && info().position > 2048) continue;
+      const int first = gdn ? VCUDA_STATE_S : VCUDA_STATE_KEYS;
+      for (int kind = first; kind < first + 2; ++kind) {
+        part.resize(model_->state_size(layer, kind) / sizeof(float));
+        model_->state_read(layer, kind, part.data());
+        v.insert(v.end(), part.begin(), part.end());
       }
     }
-    std::printf("M = 2..%d equal single steps, after rollbacks: h_out and logits, all bytes\n",
-                most);
+    return v;
   }
 
-  std::string json =
-      "{\"device\": \"" + std::string(prop.name) + "\", \"driver\": " + std::to_string(driver) +
-      ", \"copy_gb_s\": " + std::to_string(rate) + ", \"load_s\": " + std::to_string(load_s) +
-      ", \"weight_bytes\": " + std::to_string(info.weight_bytes) + ", \"steps\": [";
-  for (int context : o.contexts) {
-    forward_to(context - o.repeats * 2 * 8 > 70 ? context - o.repeats * 2 * 8
-                                                : std::min(context / 2, 70));
-    for (int m : o.ms) {
-      std::vector<double> device, wall;
-      model.mark();
-      const std::vector<int32_t> tokens = draw(m);
-      for (int i = 0; i < o.repeats + 3; ++i) {
-        model.info(info);
-        if (info.position + m > longest + 64) break;
-        begin = Clock::now();
-        model.step(tokens.data(), m, h.get(), logits.get());
-        if (i < 3) continue;
-        wall.push_back(seconds_since(begin) * 1e3);
-        device.push_back(backend->step_seconds() * 1e3);
+ private:
+  const vcuda_config& c_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  gpu::Mapped<float> h_, logits_;
+  double load_s_ = 0;
+  uint64_t random_ = 12345;
+};
+
+void equal(const std::vector<float>& expected, const std::vector<float>& found, const char* what,
+           int m, int position) {
+  if (expected.size() == found.size() &&
+      std::memcmp(expected.data(), found.data(), expected.size() * sizeof(float)) == 0)
+    return;
+  fail(VCUDA_E_INTERNAL, "position %d, M = %d: %s DIFFERS", position, m, what);
+}
+
+// From the present position: single steps once, then every M after a mark, against them.
+void check_rows(Bench& b, int most) {
+  Model& model = b.model();
+  const int position = b.info().position, kept = most / 2;
+  const std::vector<int32_t> tokens = b.draw(most), next = b.draw(2);
+  std::vector<std::vector<float>> rows;
+  const std::vector<float> before = b.state();
+  std::vector<float> half, after;
+  model.mark();
+  for (int i = 0; i < most; ++i) {
+    b.step({tokens[size_t(i)]});
+    rows.push_back(b.row(0));
+    if (i + 1 == kept) half = b.state();
+  }
+  after = b.state();
+  for (int32_t token : next) b.step({token}), rows.push_back(b.row(0));
+  model.rollback();
+  equal(before, b.state(), "the state after a rollback of single steps", 1, position);
+  for (int m = 2; m <= most; ++m) {
+    model.mark();
+    b.step({tokens.begin(), tokens.begin() + m});
+    for (int i = 0; i < m; ++i)
+      equal(rows[size_t(i)], b.row(i), "a row against its single step", m, position);
+    if (m == most) {
+      equal(after, b.state(), "the state", m, position);
+      for (size_t i = 0; i < next.size(); ++i) {
+        b.step({next[i]});
+        equal(rows[size_t(most) + i], b.row(0), "a step that follows", m, position);
       }
-      model.info(info);
-      model.rollback();
-      const double ms = median(device);
+    }
+    model.rollback();
+  }
+  equal(before, b.state(), "the state after rollbacks", most, position);
+  model.mark();
+  b.step(tokens);
+  model.rollback_to(kept);
+  equal(half, b.state(), "the state after rollback_to", most, position);
+  b.step({tokens[size_t(kept)]});
+  equal(rows[size_t(kept)], b.row(0), "the step after rollback_to", most, position);
+  std::printf(
+      "position %d: M = 2..%d equal single steps, so do rollbacks, rollback_to, the state and the "
+      "steps that follow: all bytes\n",
+      position, most);
+}
+
+struct Times {
+  std::vector<double> device, wall;
+};
+
+// Steps of m rows, each at this position: a mark before and a rollback behind each.
+Times time_steps(Bench& b, int m, int repeats) {
+  Times t;
+  const std::vector<int32_t> tokens = b.draw(m);
+  for (int i = 0; i < repeats + 3; ++i) {
+    b.model().mark();
+    const auto begin = Clock::now();
+    b.step(tokens);
+    if (i >= 3) {
+      t.wall.push_back(seconds_since(begin) * 1e3);
+      t.device.push_back(b.backend().step_seconds() * 1e3);
+    }
+    b.model().rollback();
+  }
+  return t;
+}
+
+double mark_rollback_us(Bench& b, int repeats) {
+  std::vector<double> us;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = Clock::now();
+    b.model().mark();
+    b.model().rollback();
+    check(cudaDeviceSynchronize(), "mark");
+    us.push_back(seconds_since(begin) * 1e6);
+  }
+  return median(us);
+}
+
+void run(const Options& o) {
+  const Machine machine;
+  const double rate = copy_rate(nullptr);
+  const int most = *std::max_element(o.ms.begin(), o.ms.end()),
+            longest = *std::max_element(o.contexts.begin(), o.contexts.end());
+  setenv("VLLM_CUDA_Q35_MM", std::to_string(std::max(2, most)).c_str(), 1);
+  const Synthetic synthetic(o.family, o.size, 7);
+  Bench b(synthetic, longest + kMore);
+  const double weight_bytes = static_cast<double>(b.info().weight_bytes);
+  std::printf("%s, driver %s, copy %.0f GB/s; %s %s loaded in %.2f s, %.3f GB of weights a step\n",
+              machine.p.name, machine.driver.c_str(), rate, o.size.c_str(), o.family.c_str(),
+              b.load_s(), weight_bytes / 1e9);
+  auto begin = Clock::now();
+  b.step(b.draw(std::max(2, most)));
+  const double first_s = seconds_since(begin);
+  std::printf("first step of %d rows after the load %.2f s\n", std::max(2, most), first_s);
+
+  Json json;
+  json.open('{').machine(machine, rate).open('{', "model");
+  json.field("size", o.size).field("family", o.family).field("weight_bytes", weight_bytes, 0);
+  json.field("load_s", b.load_s()).field("first_step_s", first_s).close();
+  json.field("equal_bytes",
+             o.check ? "M rows, rollbacks, state, steps that follow" : "not checked");
+  if (o.check) {
+    while (b.info().position < 61) b.step(b.draw(1));
+    check_rows(b, most);
+  }
+  json.open('[', "steps");
+  for (int context : o.contexts) {
+    b.model().skip_to(context, kSkippedWord);
+    for (int m : o.ms) {
+      const Times t = time_steps(b, m, o.repeats);
+      const double ms = median(t.device),
+                   least = *std::min_element(t.device.begin(), t.device.end());
       std::printf(
           "context %6d M %d  device %7.3f ms (least %7.3f)  with logits on the host %7.3f ms  "
           "weights at %4.1f %% of the copy rate\n",
-          info.position, m, ms, *std::min_element(device.begin(), device.end()), median(wall),
-          static_cast<double>(info.weight_bytes) / ms / 1e4 / rate);
-      if (!backend->profile().empty()) std::printf("%s", backend->profile().c_str());
-      json += std::string(json.back() == '[' ? "" : ", ") +
-              "{\"context\": " + std::to_string(info.position) + ", \"m\": " + std::to_string(m) +
-              ", \"device_ms\": " + std::to_string(ms) +
-              ", \"wall_ms\": " + std::to_string(median(wall)) + "}";
+          context, m, ms, least, median(t.wall), weight_bytes / ms / 1e4 / rate);
+      if (!b.backend().profile().empty()) std::printf("%s", b.backend().profile().c_str());
       std::fflush(stdout);
+      json.open('{').field("context", context).field("m", m).field("device_ms", ms);
+      json.field("least_ms", least).field("host_ms", median(t.wall)).close();
     }
+    if (o.check) check_rows(b, most);
   }
-  std::vector<double> marks;
-  for (int i = 0; i < o.repeats; ++i) {
-    begin = Clock::now();
-    model.mark();
-    model.rollback();
-    check(cudaDeviceSynchronize(), "mark");
-    marks.push_back(seconds_since(begin) * 1e6);
-  }
-  std::printf("mark plus rollback %.2f us\n", median(marks));
-  json += "], \"mark_rollback_us\": " + std::to_string(median(marks)) + "}\n";
-  if (!o.json.empty()) {
-    FILE* file = std::fopen(o.json.c_str(), "w");
-    if (!file || std::fputs(json.c_str(), file) < 0 || std::fclose(file))
-      fail(VCUDA_E_ARGUMENT, "%s: cannot be written", o.json.c_str());
-  }
-  return 0;
+  const double marks = mark_rollback_us(b, o.repeats);
+  std::printf("mark plus rollback %.2f us\n", marks);
+  json.close().field("mark_rollback_us", marks, 2).close();
+  if (!o.json.empty()) json.write(o.json);
 }
 
 }  // namespace bench
@@ -325,9 +259,17 @@ int main(int argc, char** argv) {
       else if (a == "--json") o.json = value;
       else fail(VCUDA_E_ARGUMENT, "%s: unknown", a.c_str());
     }
-    return bench::run(o);
+    if (o.repeats < 1 || o.ms.empty() || o.contexts.empty())
+      fail(VCUDA_E_ARGUMENT, "--repeats, --m and --context need a number of 1 or more");
+    for (int m : o.ms)
+      if (m < 1 || m > 8) fail(VCUDA_E_ARGUMENT, "--m: %d is not from 1 to 8", m);
+    for (size_t i = 0; i < o.contexts.size(); ++i)
+      if (o.contexts[i] < (i ? o.contexts[i - 1] : 128))
+        fail(VCUDA_E_ARGUMENT, "--context: ascending, from 128");
+    bench::run(o);
+    return 0;
   } catch (const Error& e) {
     std::fprintf(stderr, "step_bench: %s\n", e.what());
-    return 2;
+    return e.status() == VCUDA_E_INTERNAL ? 1 : 2;
   }
 }

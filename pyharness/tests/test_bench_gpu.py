@@ -1,0 +1,73 @@
+"""README's tables of the GPU are those of the checked-in numbers, and the measured cuts exist."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from pyharness.bench_gpu import CALLS, NUMBERS, README, ROOT, merged, rewrite, tables
+
+SCHEMA = json.loads(NUMBERS.with_suffix(".schema.json").read_text())
+
+
+@pytest.fixture
+def numbers() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(NUMBERS.read_text())
+    return found
+
+
+def test_readme_has_the_tables_of_the_numbers(numbers: dict[str, Any]) -> None:
+    readme = README.read_text()
+    assert rewrite(readme, numbers) == readme
+    numbers["steps"][0]["device_ms"] += 0.01
+    assert rewrite(readme, numbers) != readme
+
+
+def test_numbers_fit_their_schema(numbers: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(numbers, SCHEMA)
+    for key in SCHEMA["required"]:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({k: v for k, v in numbers.items() if k != key}, SCHEMA)
+
+
+def test_numbers_hang_together(numbers: dict[str, Any]) -> None:
+    """Every M at both contexts; no operation beats the copy rate by more than a cache explains."""
+    measured = {(s["context"], s["m"]) for s in numbers["steps"]}
+    assert measured == {(context, m) for context in (512, 32768) for m in range(1, 9)}
+    for s in numbers["steps"]:
+        assert s["least_ms"] <= s["device_ms"] <= s["host_ms"] * 1.01
+    operations = numbers["operations"]
+    for o in operations["measured"]:
+        share = o["bytes"] / o["us"] / 1e3 / operations["copy_gb_s"]
+        assert o["share_of_copy"] == pytest.approx(share, abs=2e-3, rel=2e-3)
+    assert set(CALLS) <= {o["operation"] for o in operations["measured"]}
+
+
+def test_two_runs_of_different_machines_are_not_merged(numbers: dict[str, Any]) -> None:
+    steps = {k: v for k, v in numbers.items() if k != "operations"}
+    operations = {k: numbers[k] for k in ("device", "driver", "date", "copy_gb_s")}
+    operations["operations"] = numbers["operations"]["measured"]
+    assert tables(merged(steps, operations))
+    other = copy.deepcopy(operations) | {"driver": "1.2"}
+    with pytest.raises(ValueError, match="driver"):
+        merged(steps, other)
+
+
+def test_a_readme_without_the_marks_is_refused(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="marks"):
+        rewrite("# no tables here\n", numbers)
+
+
+def test_every_measured_cut_is_compiled() -> None:
+    """A cut of the table that no longer exists would fall back to the simple kernel."""
+    project = (ROOT / "native/cuda/project.cu").read_text()
+    compiled = set(re.findall(r"\{(\d+), kernel_project_ring<\1>", project))
+    table = (ROOT / "native/cuda/cuts.h").read_text()
+    measured = re.findall(r"\{\d+, \d+, (\d+)\},", table)
+    assert len(measured) >= 6 and compiled and set(measured) <= compiled

@@ -82,23 +82,14 @@ bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& m
   return true;
 }
 
-// -1: no measurement is of this shape and such a device.
-static int measured_tiles(int rows, int groups, const Limits& limits) {
-  if (limits.multiprocessors == kMeasuredMultiprocessors)
-    for (const MeasuredCut& cut : kMeasuredCuts)
-      if (cut.rows == rows && cut.cols == groups * arith::kGroup) return cut.tiles;
-  return -1;
-}
-
-Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
-  const char* text = std::getenv("VLLM_CUDA_Q4_TILES");
-  const int chosen = text ? std::atoi(text) : measured_tiles(rows, groups, limits);
-  // Where nothing was measured: time is about the passes of the busiest block times the tiles of a
-  // pass, and something for each superstep.
+// The best of the cuts with so many tiles, or of all where tiles is -1; the simple kernel's where
+// none fits. Time is about the passes of the busiest block times the tiles of a pass, and something
+// for each superstep.
+static Q4Matrix best_cut(int rows, int groups, int tiles, const Limits& limits) {
   Q4Matrix best = simple_matrix(rows, groups);
   double least = 0;
   for (const RingVariant& v : kRing) {
-    if (chosen >= 0 && chosen != v.tiles) continue;
+    if (tiles >= 0 && tiles != v.tiles) continue;
     const Q4Matrix matrix = ring_matrix(rows, groups, v.tiles, limits);
     if (matrix.clusters == 0) continue;
     const double cost = ceil_div(matrix.shape.slabs(), matrix.clusters) * (v.tiles + 0.5);
@@ -107,6 +98,18 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
     least = cost;
   }
   return best;
+}
+
+Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
+  if (const char* text = std::getenv("VLLM_CUDA_Q4_TILES"))
+    return best_cut(rows, groups, std::atoi(text), limits);
+  if (limits.multiprocessors == kMeasuredMultiprocessors)
+    for (const MeasuredCut& cut : kMeasuredCuts)
+      if (cut.rows == rows && cut.cols == groups * arith::kGroup) {
+        const Q4Matrix matrix = best_cut(rows, groups, cut.tiles, limits);
+        if (matrix.ring) return matrix;
+      }
+  return best_cut(rows, groups, -1, limits);
 }
 
 void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena,

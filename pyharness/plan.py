@@ -114,12 +114,15 @@ class Request:
 
 @dataclass(frozen=True)
 class _Extent:
-    """Of a window: P, R, and whether it is one of many (``few`` cases) or costs much (``long``)."""
+    """Of a window: P, R, and whether it is one of many (``few`` cases), costs much (``long``), or
+    has nothing but the first step of a process (``fresh``).
+    """
 
     prefix: int
     rows: int
     few: bool = False
     long: bool = False
+    fresh: bool = False
 
 
 def generated_tokens(seed: int, count: int, vocab: int) -> tuple[int, ...]:
@@ -178,10 +181,12 @@ def _windows(workload: Workload, request: Request, notes: list[str]) -> Iterator
 
 
 def _further_windows(model: ModelSpec, request: Request, rows: int) -> Iterator[_Extent]:
-    """Other borders of chunks and spans of attention, with fewer cases."""
+    """With fewer cases: the first step of a process, other borders of chunks and spans."""
     if request.profile == "full":
         for prefix in FULL_PREFIXES:
             yield _Extent(prefix, rows, few=True)
+    elif model.size == "tiny" and not request.explicit:
+        yield _Extent(0, rows, few=True, fresh=True)
     if model.size == "tiny" and model.family in (
         ("attn", "hybrid") if request.profile == "full" else ("attn",)
     ):
@@ -228,6 +233,10 @@ class _Window:
 
     def jobs(self) -> Iterator[Job]:
         request, scripts = self.request, self.scripts
+        if self.extent.fresh:
+            for m in request.mt[-1:]:
+                yield self._job("mt", m, "fresh", scripts.rows(m, "fresh"), m - 1)
+            return
         if request.m1:
             for case in self._single_cases():
                 last = len(scripts.recorded) - 1

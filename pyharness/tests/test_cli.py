@@ -79,7 +79,9 @@ def test_the_default_suite_has_a_line_for_every_m(bench: Bench) -> None:
     ms, back = [f"mt{m}" for m in range(2, 9)], ["rb2", "rb4", "rb8"]
     names = ["m1", *ms, *back, *(f"libs-{name}" for name in ms + back)]
     assert [f"attn-tiny/p63/{name}" for name in names] == jobs[: len(names)]
-    assert [name.split("/")[1] for name in jobs[len(names) :]] == ["p1023"] * 5
+    rest = jobs[len(names) :]
+    assert rest[0] == "attn-tiny/p0/mt8-fresh"
+    assert [name.split("/")[1] for name in rest[1:]] == ["p1023"] * 5
     assert "singles mixed twice changing then-rows" in bench.out
 
 

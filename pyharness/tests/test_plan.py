@@ -92,7 +92,8 @@ def test_default_suite_names_every_m_and_every_rollback_case() -> None:
     for case in ("singles", "mixed", "twice", "changing", "then-rows"):
         assert {f"rb{m}-{case}" for m in (2, 4, 8)} <= set(jobs)
     assert {"m1-refused", "mt8-nan", "mt8-refused", "rb4-accept2", "rb8-keep7"} <= set(jobs)
-    assert all(job.prefix == DEFAULT_PREFIX and not job.requested for job in jobs.values())
+    assert {name for name, job in jobs.items() if job.prefix != DEFAULT_PREFIX} == {"mt8-fresh"}
+    assert not any(job.requested for job in jobs.values())
 
 
 def test_every_m_row_step_of_the_default_crosses_a_border_of_64_keys() -> None:
@@ -102,7 +103,7 @@ def test_every_m_row_step_of_the_default_crosses_a_border_of_64_keys() -> None:
 
 
 def test_single_steps_of_the_baseline_are_one_run() -> None:
-    jobs = [j for j in jobs_of(Request()).values() if not j.kind.startswith("libs")]
+    jobs = [j for j in jobs_of(Request()).values() if not j.kind.startswith("libs") and j.prefix]
     contexts = {j.baseline.model.context for j in jobs}
     assert len({arm_key(j.baseline, OLD) for j in jobs}) == len(contexts) == 2
     assert len({arm_key(j.candidate, NEW) for j in jobs}) == len(jobs)
@@ -271,8 +272,12 @@ def test_windows_of_the_profiles() -> None:
         workload = Workload(ModelSpec("synthetic", family, "tiny"), 512)
         return {job.prefix for job in build([workload], Request(profile=profile)).jobs}
 
-    assert prefixes("gdn", "quick") == prefixes("hybrid", "quick") == {DEFAULT_PREFIX}
-    assert prefixes("attn", "quick") == {DEFAULT_PREFIX, SPAN_PREFIX}
+    assert prefixes("gdn", "quick") == prefixes("hybrid", "quick") == {0, DEFAULT_PREFIX}
+    at_0 = [job.id for job in build([WORKLOAD], Request()).jobs if not job.prefix]
+    assert at_0 == ["hybrid-tiny/p0/mt8-fresh"]
+    assert not jobs_of(Request(mt=(), libs_mt=())).keys() & {"mt8-fresh"}
+    assert {job.prefix for job in jobs_of(Request(explicit=True)).values()} == {DEFAULT_PREFIX}
+    assert prefixes("attn", "quick") == {0, DEFAULT_PREFIX, SPAN_PREFIX}
     assert prefixes("hybrid", "full") == {DEFAULT_PREFIX, SPAN_PREFIX, *FULL_PREFIXES}
     assert prefixes("gdn", "full") == {DEFAULT_PREFIX, *FULL_PREFIXES}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from pyharness.archive import entries
 from pyharness.errors import Exit
 from pyharness.options import parse_rows
-from pyharness.plan import Request, Workload, build
+from pyharness.plan import DEFAULT_PREFIX, Request, Workload, build
 from pyharness.scripts import ROLLBACK_CASES, ROW_CASES
 from pyharness.tests.faults.mutant import DIFFERS, H_OUT, LOGITS, NATIVE, STATE, Mutant
 from pyharness.tests.faults.table import MUTANTS, ROOT, Bench, judge
@@ -53,6 +54,22 @@ def test_every_row_names_a_job_of_its_command(mutant: Mutant) -> None:
     workload = Workload(ModelSpec("synthetic", mutant.family, "tiny"), 512)
     jobs = [job.id for job in build([workload], request).jobs]
     assert sum(job.endswith(f"/{mutant.job_name}") for job in jobs) == 1
+
+
+def test_the_default_suite_has_the_job_of_every_quick_mutant() -> None:
+    """``run-ab`` alone asks each question of the table, of other M perhaps, but for the threads."""
+    models = [ModelSpec("synthetic", family, "tiny") for family in ("hybrid", "gdn", "attn")]
+    jobs = build([Workload(model, 512) for model in models], Request()).jobs
+    asked = {(job.candidate.model.family, job.prefix, job.kind, job.case) for job in jobs}
+
+    def question(mutant: Mutant) -> tuple[str, int, str, str]:
+        found = re.fullmatch(r"(m1|(?:libs-)?(?:mt|rb))\d*(?:-(.+))?", mutant.job)
+        assert found, mutant.job
+        prefix = DEFAULT_PREFIX if mutant.prefix is None else mutant.prefix
+        return mutant.family, prefix, found[1], found[2] or ""
+
+    missing = [m.name for m in MUTANTS if question(m) not in asked]
+    assert missing == [m.name for m in MUTANTS if m.profile == "full"] == ["threads"]
 
 
 def test_the_table_reaches_every_part_of_the_step() -> None:

@@ -1,4 +1,4 @@
-# make setup | native | cuda | ab | test | faults | attack | asan | repro | gate | bench-cpu | bench-gpu | sweep-gpu | test-gpu | lint | lock | clean
+# make setup | native | cuda | ab | test | faults | attack | asan | repro | rebuild | gate | bench-cpu | bench-gpu | sweep-gpu | test-gpu | lint | lock | clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE = $(shell .ci/new-enough.sh cmake 3.22 || echo $(CURDIR)/$(BIN)/cmake)
 NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
-.PHONY: ab setup check-tools native cuda test faults attack asan repro gate bench-cpu bench-gpu sweep-gpu test-gpu lint lock clean
+.PHONY: ab setup check-tools native cuda test faults attack asan repro rebuild gate bench-cpu bench-gpu sweep-gpu test-gpu lint lock clean
 
 # --same-library: right after an acceptance the build is the baseline, and its M rows are still worth a proof
 ab: setup native
@@ -73,6 +73,10 @@ test-gpu: native cuda
 repro: setup
 	CMAKE=$(CMAKE) .ci/repro.sh cpu
 	if command -v nvcc >/dev/null; then CMAKE=$(CMAKE) .ci/repro.sh cuda; else echo "repro: no nvcc here, the CUDA library was not built"; fi
+
+# make rebuild LABEL=cuda-m8: an archived library against what its revision builds
+rebuild: setup
+	CMAKE=$(CMAKE) .ci/rebuild.sh $(LABEL)
 
 lint: setup
 	$(PIP) --require-hashes -r .requirements-lint.lock

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# An archived library must be what its own revision builds, byte for byte: rebuild.sh LABEL. Needs the history of the repository
+# and the compilers that the library names.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+label=${1:?the label of an archived library}
+facts=$(.venv/bin/run-ab archive log --json | .venv/bin/python -c '
+import json, sys
+found = [x for x in json.load(sys.stdin) if x["label"] == sys.argv[1]]
+print(*(found[0][k] for k in ("digest", "backend", "revision"))) if found else sys.exit(f"rebuild: no library is labelled {sys.argv[1]}")
+' "$label")
+read -r digest backend revision <<<"$facts"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+git clone --quiet --shared --no-checkout . "$work/source"
+git -C "$work/source" checkout --quiet "$revision" || { echo "rebuild: no revision $revision here: a shallow checkout?"; exit 1; }
+"${CMAKE:-cmake}" -S "$work/source/native" -B "$work/build" -DCMAKE_BUILD_TYPE=Release -DVCUDA_BACKEND="$backend" >"$work/log"
+"${CMAKE:-cmake}" --build "$work/build" --target vllm_cuda -j2 >>"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
+found=sha256:$(sha256sum <"$work/build/libvllm_cuda.so" | cut -d ' ' -f 1)
+[[ $found == "$digest" ]] || { echo "rebuild: $label is $digest, $revision builds $found"; exit 1; }
+echo "rebuild: $label is what $revision builds: $digest"

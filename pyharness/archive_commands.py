@@ -9,11 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pyharness import commands, config, device, gate
 from pyharness.config import Settings
 from pyharness.errors import Exit, InputError, LibraryFailure
 from pyharness.files import read_descriptor
+from pyharness.messages import printable
 from pyharness.report.text import size
 from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
 
@@ -113,7 +115,8 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
         cells = (line.label, line.backend, line.digest.short, str(line.size_bytes))
-        table.add_row(*((*cells, change, line.time, mark, line.why) if log else (*cells, mark)))
+        row = (*cells, change, line.time, mark, line.why) if log else (*cells, mark)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 1000  # a log has no width to fit into: one library stays one line
@@ -144,7 +147,8 @@ def symbols(library: Path, as_json: bool) -> int:
                 if symbol.name in optional
                 else ""
             )
-            print(f"{symbol.name:<32} {symbol.kind:<9} {symbol.binding:<7} {known}".rstrip())
+            name = printable(symbol.name)
+            print(f"{name:<32} {symbol.kind:<9} {symbol.binding:<7} {known}".rstrip())
         for name in lacks:
             print(f"{name:<32} missing   {'required' if name in required else 'optional'}")
     if unusable := [name for name in lacks if name in required]:

@@ -25,6 +25,7 @@ from pyharness.archive import fsck
 from pyharness.commands import baseline_reference, no_such_library
 from pyharness.config import Settings
 from pyharness.errors import Exit, HarnessError
+from pyharness.messages import printable
 from pyharness.report.text import size
 from pyharness.runner.local import LocalRunner
 from pyharness.values import ArmPlan, ModelSpec, Op, to_json
@@ -58,7 +59,7 @@ def doctor(settings: Settings, *, as_json: bool = False) -> int:
     for check in checks(settings):
         found.append(check)
         if not as_json:
-            print(f"{check.status:<7} {check.name:<18} {check.told}", flush=True)
+            print(f"{check.status:<7} {check.name:<18} {printable(check.told)}", flush=True)
     code = next((c.exit_code for c in found if c.exit_code), Exit.SAME)
     if as_json:
         told = {"schema": "ab-doctor/1", "exit_code": int(code), "checks": to_json(found)}

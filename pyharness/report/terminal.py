@@ -9,6 +9,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from pyharness.messages import printable
 from pyharness.report.grouping import Gathering
@@ -69,4 +70,4 @@ class Terminal:
     def say(self, *lines: str) -> None:
         self._print_rest()
         for line in lines:
-            self._results.print(printable(line), soft_wrap=True, markup=False)
+            self._results.print(Text(printable(line)), soft_wrap=True)

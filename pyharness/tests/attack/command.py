@@ -79,6 +79,9 @@ class Ended:
             return f"{len(lines)} lines of error: {self.err[:400]!r}"
         if any(len(line) > LONGEST_LINE for line in lines):
             return f"a line of {max(map(len, lines))} characters"
+        shown = [] if self.out.startswith("{") else self.out.split("\n")  # JSON is for programs
+        if obeyed := [line for line in (*shown, *lines) if not line.isprintable()]:
+            return f"what a terminal obeys: {obeyed[0][:200]!r}"
         return ""
 
 

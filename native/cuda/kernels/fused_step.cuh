@@ -85,7 +85,8 @@ __device__ __noinline__ void fused_gdn(const GdnArgs* from, const StepParams* st
   const GdnArgs& a = *from;  // in shared memory, and stays there: registers are short
   GdnPeer<2> peer = *state;
   auto sync = [] { named_barrier<3, kBody>(); };
-  for (int head = blockIdx.x / 2; head < a.v_heads; head += gridDim.x / 2)
+  const int heads = uniform(a.v_heads);
+  for (int head = blockIdx.x / 2; head < heads; head += gridDim.x / 2)
     gdn_head<J, C, 2>(
         a, step, head, threadIdx.x, shared + scratch_at, peer, [] {}, sync);
   *state = peer;

@@ -56,19 +56,22 @@ struct __align__(16) GdnShared {
   static constexpr int kLane = J + 4;
   float keys[kRowBlock][8 * kLane], queries[kRowBlock][8 * kLane];
   float values[kRowBlock][8 * J / Split];
-  float outputs[2][kRowBlock][8 * J];  // of all columns; two, since the other block may be ahead
-  float2 scalars[kRowBlock];           // beta, decay
+  // Of all columns, four rows together; two, since the other block may be ahead.
+  float4 outputs[2][kRowBlock / 4][8 * J];
+  float2 scalars[kRowBlock];  // beta, decay
 };
 
-// The blocks of one head as one of them sees them. An exchange is the outputs of one block of rows.
+// The blocks of one head as one of them sees them. An exchange is the outputs of up to eight rows,
+// in fours of a column: as few messages as can be, since a barrier takes one at a time. kCopies
+// threads of a column give its fours, each one of them to one block.
 template <int Split>
 struct GdnPeer {
   static constexpr int rank = 0, exchange = 0;
   __device__ __forceinline__ void expect(int) const {}
-  // Lanes [0, N) have N consecutive outputs.
-  template <int N>
-  __device__ __forceinline__ void give(float* place, float v, int lane) const {
-    if (lane < N) *place = v;
+  static constexpr int kCopies = kRowBlock / 4;
+  __device__ __forceinline__ static int four_of(int copy) { return copy; }
+  __device__ __forceinline__ void give(float4* place, const float (&o)[4], int, bool real) const {
+    if (real) *place = make_float4(o[0], o[1], o[2], o[3]);
   }
   template <class Sync>
   __device__ __forceinline__ void wait(Sync sync) {
@@ -93,18 +96,19 @@ struct GdnPeer<2> {
   __device__ __forceinline__ void expect(int floats) const {  // by one thread, of both blocks
     barrier_expect(&arrived[exchange % 2], static_cast<uint32_t>(floats * 4));
   }
-  // Lanes [0, N) have N consecutive outputs, [N, 2 N) the same: into this block's and the other's
-  // shared memory. The predicate is inside: a branch would keep the warp from being known whole.
-  template <int N>
-  __device__ __forceinline__ void give(float* place, float v, int lane) const {
-    asm volatile(
-        "{\n.reg .b32 to, bar;\n.reg .pred has;\nsetp.lt.s32 has, %4, %5;\n"
-        "mapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, %1, %2;\n"
-        "@has st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, "
-        "[bar];\n}" ::"r"(shared_address(place)),
-        "r"(shared_address(&arrived[exchange % 2])), "r"(lane < N ? rank : 1 - rank),
-        "r"(arith::as_bits(v)), "r"(lane), "n"(2 * N)
-        : "memory");
+  static constexpr int kCopies = 2 * kRowBlock / 4;
+  __device__ __forceinline__ static int four_of(int copy) { return copy / 2; }
+  __device__ __forceinline__ void give(float4* place, const float (&o)[4], int copy,
+                                       bool real) const {
+    if (real)
+      asm volatile(
+          "{\n.reg .b32 to, bar;\n"
+          "mapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, %1, %2;\n"
+          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
+          "{%3, %4, %5, %6}, [bar];\n}" ::"r"(shared_address(place)),
+          "r"(shared_address(&arrived[exchange % 2])), "r"(copy % 2 == 0 ? rank : 1 - rank),
+          "f"(o[0]), "f"(o[1]), "f"(o[2]), "f"(o[3])
+          : "memory");
   }
   // Until all outputs are here, and with them every warp of this block is through.
   template <class Sync>
@@ -114,6 +118,8 @@ struct GdnPeer<2> {
   }
 };
 #endif
+
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(kFull, x, 0); }
 
 // Two consecutive rows of the convolution for N channels a thread, 32 apart; 4 taps.
 template <int N>
@@ -184,10 +190,10 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
   static_assert(C == 1 || C == 2);
   using Shared = GdnShared<J, Split>;
   Shared& sh = *static_cast<Shared*>(memory);
-  // The shuffle tells the compiler that a warp goes together.
-  const int lane = t % 32, warp = __shfl_sync(kFull, t / 32, 0);
-  const int rows = min(a.m - a.row0, kRowBlock), first_column = peer.rank * kColumns;
-  const bool later = a.row0 > 0;  // the launch in front wrote the state
+  // The shuffles tell the compiler that a warp goes together, wherever the arguments lie.
+  const int lane = t % 32, warp = uniform(t / 32), row0 = uniform(a.row0),
+            rows = uniform(min(a.m - row0, kRowBlock)), first_column = peer.rank * kColumns;
+  const bool later = row0 > 0;  // the launch in front wrote the state
   if (later) ready();
 
   // S of this thread: rows l, l + 8, ... of the columns column + 4 c, in float4s of rows.
@@ -209,15 +215,18 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       s[c][4 * j] = w.x, s[c][4 * j + 1] = w.y, s[c][4 * j + 2] = w.z, s[c][4 * j + 3] = w.w;
     }
 
-  // A warp's parts: two rows of q or of k, all channels; two rows of v, one group of channels; one
-  // row of the output, one or two groups. With few rows they fall on different warps.
+  // A warp's parts: one or two rows of q or of k, all channels, and of v, one group of channels;
+  // one row of the output, one or two groups. With few rows they fall on different warps.
   const int k_head = head / a.repeat, conv_dim = a.conv_dim();
   const bool is_q = warp % 2 == 0;
-  const int qk_row = 2 * (warp / 2), qk_channel = (is_q ? 0 : a.key_dim()) + k_head * kD + lane;
-  const bool qk_here = qk_row < rows;
-  const int v_task = kWarps - 1 - warp, v_row = 2 * (v_task / kGroups),
+  const int each = rows > kPairs ? 2 : 1;  // rows of a warp
+  const int qk_row = each * (warp / 2), qk_channel = (is_q ? 0 : a.key_dim()) + k_head * kD + lane;
+  const int qk_end = min(qk_row + each, rows);
+  const bool qk_here = warp < 2 * kPairs && qk_row < rows;
+  const int v_task = kWarps - 1 - warp, v_row = each * (v_task / kGroups),
             v_column = v_task % kGroups * 32 + lane,
             v_channel = 2 * a.key_dim() + head * kD + first_column + v_column;
+  const int v_end = min(v_row + each, rows);
   const bool v_here = v_row < rows;
   const bool z_two = rows * kGroups > kWarps;
   const int z_task = (warp + kWarps - 2) % kWarps,
@@ -226,11 +235,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
             z_column = first_column + z_group * 32 + lane;
   const bool z_here = z_row < rows;
 
-  GdnWindow<kD / 32> qk;
-  GdnWindow<1> v;
+  // With values, or they would live from one head to the next where a caller has several.
+  GdnWindow<kD / 32> qk{};
+  GdnWindow<1> v{};
   float weight[2] = {}, gate[2] = {}, a_neg = 0.0f, dt_bias = 0.0f, b = 0.0f, alpha = 0.0f;
   const float* history =
-      later ? a.in + static_cast<size_t>(a.row0 - 3) * a.ld_in : step->conv_from + a.conv_offset;
+      later ? a.in + static_cast<size_t>(row0 - 3) * a.ld_in : step->conv_from + a.conv_offset;
   const int history_ld = later ? a.ld_in : conv_dim;
   if (qk_here) {
     qk.load_weights(a.conv + qk_channel, conv_dim);
@@ -247,9 +257,9 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
   }
   if (!later) ready();
 
-  const float* in = a.in + static_cast<size_t>(a.row0) * a.ld_in;
-  if (qk_here) qk.load_inputs(in + qk_channel, a.ld_in, qk_row, rows);
-  if (v_here) v.load_inputs(in + v_channel, a.ld_in, v_row, rows);
+  const float* in = a.in + static_cast<size_t>(row0) * a.ld_in;
+  if (qk_here) qk.load_inputs(in + qk_channel, a.ld_in, qk_row, qk_end);
+  if (v_here) v.load_inputs(in + v_channel, a.ld_in, v_row, v_end);
   if (warp == kScalarWarp) {
     const float* scalars = in + min(lane, rows - 1) * a.ld_in + conv_dim + a.value_dim() + head;
     b = scalars[0], alpha = scalars[a.v_heads];
@@ -259,12 +269,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     gate[0] = z[0];
     if (z_two) gate[1] = z[32];
   }
-  if (t == 0) peer.expect(rows * kD);
+  if (t == 0) peer.expect((rows + 3) / 4 * 4 * kD);
 
-  const bool last = a.row0 + rows == a.m;
+  const bool last = row0 + rows == a.m;
   if (qk_here) {
 #pragma unroll 1
-    for (int row = qk_row; row < min(qk_row + 2, rows); ++row) {
+    for (int row = qk_row; row < qk_end; ++row) {
       float y[kD / 32], ss = 0.0f;
       qk.next(y);
 #pragma unroll
@@ -278,17 +288,17 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       }
     }
     // Value heads share a key head: the first one keeps its history.
-    if (last && rows - qk_row <= 2 && head == k_head * a.repeat && peer.rank == 0)
+    if (last && qk_end == rows && head == k_head * a.repeat && peer.rank == 0)
       qk.keep(keep + qk_channel, conv_dim);
   }
   if (v_here) {
 #pragma unroll 1
-    for (int row = v_row; row < min(v_row + 2, rows); ++row) {
+    for (int row = v_row; row < v_end; ++row) {
       float y[1];
       v.next(y);
       sh.values[row][v_column] = y[0];
     }
-    if (last && rows - v_row <= 2) v.keep(keep + v_channel, conv_dim);
+    if (last && v_end == rows) v.keep(keep + v_channel, conv_dim);
   }
   if (warp == kScalarWarp) {
     const float beta = arith::sigmoid32(b),
@@ -298,7 +308,6 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
   if (z_here) gate[0] = arith::silu32(gate[0]), gate[1] = arith::silu32(gate[1]);
   sync();
 
-  float(&outputs)[kRowBlock][kD] = sh.outputs[peer.exchange % 2];
   float k[J], q[J];
   auto fetch = [&](float(&to)[J], const float* from) {
 #pragma unroll
@@ -308,6 +317,19 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     }
   };
   fetch(k, sh.keys[0]);
+  // The outputs of the row before wait in `mine` and `others`, so that their tree runs beside this
+  // row's. With two columns a thread, threads l and l + 1 of a pair take one each and one tree
+  // serves both. Thread `copy` of a column keeps four rows of it.
+  const bool second = C == 2 && l % 2 != 0;
+  const int copy = l / C, row_of_copy = peer.four_of(copy) * 4;
+  float mine = 0.0f, others = 0.0f, four[4] = {};
+  auto finish = [&](int row) {
+    float o = mine + __shfl_xor_sync(kFull, others, 4);
+    o += __shfl_xor_sync(kFull, o, 8);
+    o += __shfl_xor_sync(kFull, o, 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four[i] = row == row_of_copy + i ? o : four[i];
+  };
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
     const float beta = sh.scalars[row].x, decay = sh.scalars[row].y;
@@ -324,6 +346,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
       }
 #pragma unroll
     for (int c = 0; c < C; ++c) sum[c] = gdn_tree<4>(sum[c]);
+    finish(row - 1);
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       const float d = beta * (value[c] - sum[c]);
@@ -335,34 +358,25 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     for (int j = 0; j < J; ++j)
 #pragma unroll
       for (int c = 0; c < C; ++c) o[c] = arith::fma32(s[c][j], q[j], o[c]);
-    // Threads l and l + 1 of a pair take a column each, so that one tree serves both; lanes
-    // [0, 4 C) have the warp's columns in order, lanes [4 C, 8 C) once more.
-    float out;
-    if constexpr (C == 2) {
-      const bool second = l % 2 != 0;
-      out = second ? o[1] : o[0];
-      out += __shfl_xor_sync(kFull, second ? o[0] : o[1], 4);
-      out += __shfl_xor_sync(kFull, out, 8);
-      out += __shfl_xor_sync(kFull, out, 16);
-    } else {
-      out = gdn_tree<4>(o[0]);
-    }
-    peer.template give<4 * C>(&outputs[row][first_column + warp * (4 * C) + lane % (4 * C)], out,
-                              lane);
+    mine = second ? o[C - 1] : o[0], others = second ? o[0] : o[C - 1];
   }
+  finish(rows - 1);
+  float4(&outputs)[kRowBlock / 4][kD] = sh.outputs[peer.exchange % 2];
+  peer.give(&outputs[row_of_copy / 4][first_column + column + (second ? 4 : 0)], four, copy,
+            copy < peer.kCopies && row_of_copy < rows);
   peer.wait(sync);
 
   if (z_here) {  // gated norm
-    const float* o = outputs[z_row];
+    const float* o = reinterpret_cast<const float*>(outputs[z_row / 4]) + z_row % 4;
     float ss = 0.0f;
 #pragma unroll
-    for (int j = 0; j < kD; j += 32) ss = arith::fma32(o[j + lane], o[j + lane], ss);
+    for (int j = 0; j < kD; j += 32) ss = arith::fma32(o[4 * (j + lane)], o[4 * (j + lane)], ss);
     const float r = arith::div32(
         1.0f, arith::sqrt32(arith::div32(warp_tree(ss), static_cast<float>(kD)) + a.eps));
-    const int row = a.row0 + z_row, at = head * kD + z_column;
+    const int row = row0 + z_row, at = head * kD + z_column;
 #pragma unroll 1
     for (int i = 0; i <= static_cast<int>(z_two); ++i) {
-      const float y = o[z_column + 32 * i] * r * weight[0] * gate[0];
+      const float y = o[4 * (z_column + 32 * i)] * r * weight[0] * gate[0];
       weight[0] = weight[1], gate[0] = gate[1];
       a.out[static_cast<size_t>(row) * a.value_dim() + at + 32 * i] = y;
       quantize_group(y, lane, a.act, a.value_dim() / arith::kGroup, at / arith::kGroup + i, row,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyharness.compare import FILES, Tensor, len_and_layout, number_of, pattern_of
 from pyharness.differences.findings import Distances, Element, Explanation, Flip, Group
-from pyharness.differences.ulp import Words, classes
+from pyharness.differences.ulp import CLASSES, EQUAL, MORE, Words, classes
 from pyharness.values import Comparison
 
 ELEMENTS = 8  # first differing elements that are written out
@@ -56,7 +56,7 @@ def _alike(a: Tensor | None, b: Tensor | None) -> bool:
 class _File:
     baseline: Path
     candidate: Path
-    counts: Counts = field(default_factory=lambda: np.zeros(9, np.int64))
+    counts: Counts = field(default_factory=lambda: np.zeros(CLASSES, np.int64))
     groups: list[Group] = field(default_factory=list)
     differing: int = 0
     first: list[Element] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _File:
         rows = tensor.shape[0] if not tensor.name else 1
         width = tensor.elements // max(1, rows)
         for row in range(rows if width else 0):
-            counts = np.zeros(9, np.int64)
+            counts = np.zeros(CLASSES, np.int64)
             best: list[tuple[float, int]] = [(-np.inf, 0), (-np.inf, 0)]
             for at, x, y in _blocks(self.baseline, self.candidate, tensor, other, row, width):
                 counts += distances(x, y)
@@ -93,7 +93,8 @@ class _File:
         if x is None or y is None:
             return
         unequal = int(np.count_nonzero(x != y))
-        counts = np.array([tensor.elements - unequal, *[0] * 5, unequal, 0, 0], np.int64)
+        counts = np.zeros(CLASSES, np.int64)
+        counts[EQUAL], counts[MORE] = tensor.elements - unequal, unequal
         self.counts += counts
         if unequal:
             self._elements(tensor, 0, x, y)
@@ -149,7 +150,7 @@ def _blocks(
 
 def distances(x: Words, y: Words) -> Counts:
     """Counts in the order of the fields of ``Distances``."""
-    return np.bincount(classes(x, y), minlength=9)
+    return np.bincount(classes(x, y), minlength=CLASSES)
 
 
 def _larger(best: tuple[float, int], at: int, words: Words) -> tuple[float, int]:

@@ -8,13 +8,14 @@ import numpy.typing as npt
 Words = npt.NDArray[np.uint32]
 Classes = npt.NDArray[np.uint8]
 
+CLASSES = 9  # the fields of ``Distances``, in their order
+EQUAL, MORE, INFINITE, NAN = 0, 6, 7, 8
 _INFINITY = 0x7F800000
 _EDGES = np.array([1, 2, 3, 11, 101])  # of ulp_1, ulp_2, ulp_3_to_10, ulp_11_to_100, ulp_more
-_INFINITE, _NAN = 7, 8
 
 
 def classes(x: Words, y: Words) -> Classes:
-    """Of each pair, the number of its field in ``Distances``: 0 for equal, 8 for NaN."""
+    """Of each pair, the number of its field in ``Distances``."""
     found = np.zeros(x.shape, np.uint8)
     unequal = x != y
     a, b = x[unequal], y[unequal]
@@ -22,7 +23,7 @@ def classes(x: Words, y: Words) -> Classes:
     largest = np.maximum(a & 0x7FFFFFFF, b & 0x7FFFFFFF)
     finite = 1 + np.digitize(apart, _EDGES)  # unequal words that are 0 apart: the sign of zero
     found[unequal] = np.where(
-        largest > _INFINITY, _NAN, np.where(largest == _INFINITY, _INFINITE, finite)
+        largest > _INFINITY, NAN, np.where(largest == _INFINITY, INFINITE, finite)
     )
     return found
 

@@ -11,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyharness.compare import compare_dumps
-from pyharness.differences import explain
+from pyharness.differences import explain, ulp
 from pyharness.differences.findings import Distances, Element, Flip, Group, explanation_line
 from pyharness.tests.test_compare import safetensors
 from pyharness.values import from_json, to_json
 
 WORDS = st.integers(0, 2**32 - 1)
 NAMES = list(Distances.__dataclass_fields__)
+assert [NAMES[i] for i in (ulp.EQUAL, ulp.MORE, ulp.INFINITE, ulp.NAN)] == [
+    "equal", "ulp_more", "infinite", "nan",
+]  # fmt: skip
+assert len(NAMES) == ulp.CLASSES
 
 
 def write_state(path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -4,8 +4,8 @@ ended.
 Equal runs are made once and shared. Where a step takes less time than the start of a process, one
 process makes the runs of several jobs, each on a device and a model of its own; the repetitions are
 made in the opposite order, so that what one run leaves behind cannot pass for its right result.
-Dumps live only as long as a job needs them: those of the first job and of the first few red ones
-stay for a reader, of the rest the digests are enough.
+Dumps live only as long as a job needs them: those of the first job and of red ones stay for a
+reader, as long as they are few or small; of the rest the digests are enough.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pyharness.runner.base import Runner, SealedLibrary, run_batch
 from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
-RED_JOBS_KEPT = 4  # red jobs whose dumps stay; at 27B one arm's dump is about 0.2 GB
+RED_JOBS_KEPT = 4  # red jobs whose dumps stay however large; at 27B one arm's is about 0.2 GB
+RED_BYTES_KEPT = 256 << 20  # and further ones until so much is kept
 ARMS = ("baseline", "candidate")
 SMALL_MODEL_BYTES = 64 << 20
 Look = Callable[[Job, JobVerdict, Callable[[ArmPlan], Path]], JobVerdict]
@@ -128,15 +129,18 @@ class Arms:
         done()
         return False
 
-    def release(self, job: Job, keep: bool) -> None:
-        """The job is judged: drop the dumps that nobody else needs."""
+    def release(self, job: Job, keep: bool) -> int:
+        """The job is judged: drop the dumps that nobody else needs. How many bytes stay for it."""
+        stay = 0
         for plan in job.arms():
             key = self.key(plan)
-            if keep:
+            if keep and key not in self._kept:
                 self._kept.add(key)
+                stay += sum(file.size_bytes for file in self._futures[key].result().files)
             self._users[key] -= 1
             if not self._users[key] and key not in self._kept:
                 shutil.rmtree(self.folder(plan), ignore_errors=True)
+        return stay
 
     def records(self) -> tuple[ArmRecord, ...]:
         made = []
@@ -172,7 +176,8 @@ def run_jobs(
         on_arm(len(finished), arms.total)
 
     verdicts: list[JobVerdict] = []
-    kept = Counter[bool]()
+    kept = Counter[bool]()  # jobs whose dumps stay, by whether they are green
+    red_bytes = 0
     pool = ThreadPoolExecutor(workers, thread_name_prefix="arm")
     try:
         started = 0
@@ -182,12 +187,15 @@ def run_jobs(
                 started += batch
             verdict = judge(job, observe(job, arms))
             green = verdict.status is JobStatus.SAME
-            keep = _worth_keeping(verdict.status) and kept[green] < (1 if green else RED_JOBS_KEPT)
+            few = kept[green] < (1 if green else RED_JOBS_KEPT)
+            small = not green and red_bytes < RED_BYTES_KEPT
+            keep = _worth_keeping(verdict.status) and (few or small)
             kept[green] += keep
             if verdict.status is JobStatus.DIFFERS:
                 verdict = look(job, verdict, arms.folder)
             verdicts.append(verdict)
-            arms.release(job, keep)
+            stay = arms.release(job, keep)
+            red_bytes += 0 if green else stay
             on_job(verdict)
         return tuple(verdicts), arms.records()
     except BaseException:

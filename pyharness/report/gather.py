@@ -21,15 +21,18 @@ from pyharness.values import Arm, JobStatus, Op, to_json
 from pyharness.verdict import Verdict
 
 ARMS: tuple[Arm, ...] = ("baseline", "candidate")
+GRIDS = 8  # red jobs with grids of cells: as many as the page tells in full, and some
 
 
 def gather(record: Record, verdict: Verdict, folder: Path, settings: Settings) -> dict[str, Any]:
     """The document of a run whose plan and record lie in its folder."""
     arms = {arm.key: arm for arm in record.arms}
-    jobs = {
-        job.id: _job(job, record, arms, folder, told.status)
-        for job, told in zip(record.suite.jobs, verdict.jobs, strict=True)
-    }
+    jobs = {job.id: _job(job, record, arms) for job in record.suite.jobs}
+    differ = [job for job in verdict.jobs if job.status is JobStatus.DIFFERS]
+    for told in (jobs[job.id] for job in differ[:GRIDS]):
+        names = [dump["folder"] for dump in told["dumps"].values()]
+        if all(names):
+            told["grids"] = to_json(difference_grids(*(folder / name for name in names)))
     history, why = _history(settings)
     facts = {
         "started": record.started,
@@ -69,14 +72,12 @@ def _library(library: LibraryRecord) -> dict[str, Any]:
     return told
 
 
-def _job(
-    job: Job, record: Record, arms: dict[str, ArmRecord], folder: Path, status: JobStatus
-) -> dict[str, Any]:
+def _job(job: Job, record: Record, arms: dict[str, ArmRecord]) -> dict[str, Any]:
     pair = {
         arm: arms[arm_key(plan, record.libraries[arm].digest)]
         for arm, plan in zip(ARMS, (job.baseline, job.candidate), strict=True)
     }
-    told: dict[str, Any] = {
+    return {
         "model": model_slug(job.candidate.model),
         "kind": job.kind,
         "m": job.m,
@@ -92,10 +93,6 @@ def _job(
             if made.result.status == "done"
         },
     }
-    if status is JobStatus.DIFFERS and all(made.folder for made in pair.values()):
-        folders = [folder / pair[arm].folder for arm in ARMS]
-        told["grids"] = to_json(difference_grids(*folders))
-    return told
 
 
 def _batches(script: tuple[Op, ...]) -> list[list[int]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pyharness import jobs
 from pyharness.errors import GateRefusal
 from pyharness.jobs import RED_JOBS_KEPT, SMALL_MODEL_BYTES, ArmRecord, parallel_workers, run_jobs
 from pyharness.plan import Request, Suite, Workload, again, build
@@ -185,14 +186,18 @@ def test_of_a_green_run_the_first_jobs_dumps_stay(tmp_path: Path) -> None:
     assert all(len(r.result.files) == 3 for r in records)
 
 
-def test_dumps_of_red_jobs_stay_up_to_a_bound(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("budget", "last"), [(0, 5), (1, 5), (1 << 20, 8)])
+def test_dumps_of_red_jobs_stay_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int, last: int
+) -> None:
+    monkeypatch.setattr(jobs, "RED_BYTES_KEPT", budget)
     verdicts, records, _ = run(tmp_path, candidate=broken("after"), mt=(2, 3, 4, 5, 6, 7, 8))
     assert len(reds(verdicts)) > RED_JOBS_KEPT
     kept = {r.folder for r in records if r.folder}
     assert folders(tmp_path) == kept
-    for m in (2, 3, 4, 5):
-        assert f"candidate/gdn-tiny.p3.mt{m}.arm" in kept
-    assert not any(".mt6." in name for name in kept)
+    for m in range(2, 9):
+        for role in ("arm", "again", "control"):
+            assert (f"candidate/gdn-tiny.p3.mt{m}.{role}" in kept) is (m <= last)
 
 
 def test_disk_is_bounded_while_the_suite_runs(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyharness import app, config, record
+from pyharness import app, config, jobs, record
 from pyharness.archive import accept, add
 from pyharness.errors import GateRefusal
 from pyharness.files import sha256_file
 from pyharness.plan import Request, Workload, build
 from pyharness.report.files import files
+from pyharness.report.gather import GRIDS
 from pyharness.report.trajectory import trajectory
 from pyharness.tests.archive.samples import NOON, Site, library, small
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
@@ -69,11 +70,17 @@ def test_a_red_job_has_grids_of_the_dumps_that_stay(tmp_path: Path) -> None:
     assert grids["logits.npy"]["distance"][2][3] == 1
 
 
-def test_more_red_jobs_than_dumps_that_stay(tmp_path: Path) -> None:
-    outcome = run(tmp_path, broken("rows"), request={"mt": tuple(range(2, 9))})
+@pytest.mark.parametrize(("budget", "kept"), [(0, 4), (1 << 30, GRIDS)])
+def test_more_red_jobs_than_grids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int, kept: int
+) -> None:
+    monkeypatch.setattr(jobs, "RED_BYTES_KEPT", budget)
+    outcome = run(tmp_path, broken("rows"), request={"mt": tuple(range(2, 9)), "libs_mt": (2, 3)})
     red = [job for job in outcome.document["jobs"] if job["status"] == "differs"]
     pictured = [("grids" in job) for job in red]
-    assert len(red) >= 7 and pictured == [True] * 4 + [False] * (len(red) - 4)
+    assert len(red) > GRIDS and pictured == [True] * kept + [False] * (len(red) - kept)
+    stay = sum(all(dump["folder"] for dump in job["dumps"].values()) for job in red)
+    assert stay == (len(red) if budget else 4)
 
 
 def test_arms_that_did_not_run_have_no_dumps(tmp_path: Path) -> None:

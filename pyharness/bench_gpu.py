@@ -25,8 +25,10 @@ MACHINE = ("device", "driver", "date")
 # How often a step of the 27B makes each call of kernel_bench.
 CALLS = {
     "embed": 1,
+    "norm": 129,
     "project gdn in": 48,
     "project attention in": 16,
+    "gdn": 48,
     "attention at 512": 16,
     "project out": 64,
     "project gate_up": 64,

@@ -2,10 +2,7 @@
 //
 // A step of m rows is captured in a graph when it first runs; afterwards the operations of a step
 // do nothing and end() launches the graph. What changes from step to step (tokens, position, which
-// state) is in StepParams. Where the device and the model allow it, the operations are also
-// recorded as the program of one kernel (fused_step.cuh), which runs while the context is short
-// enough for it. VLLM_CUDA_STREAMED=1 launches every operation instead, VLLM_CUDA_FUSED=1 runs the
-// recorded program.
+// state) is in StepParams. VLLM_CUDA_STREAMED=1 launches every operation instead.
 #include "model/backend.h"
 
 #include <algorithm>
@@ -17,11 +14,11 @@
 
 #include "cuda/device.h"
 #include "cuda/project.h"
+#include "cuda/step_graph.h"
 #include "kernels/attention.cuh"
 #include "kernels/embed.cuh"
 #include "kernels/fill.cuh"
 #include "kernels/finish.cuh"
-#include "kernels/fused_step.cuh"
 #include "kernels/gdn.cuh"
 #include "kernels/gdn_any.cuh"
 #include "kernels/project_float.cuh"
@@ -45,7 +42,6 @@ static bool environment_flag(const char* name, bool otherwise) {
 }
 
 // Beyond this position the single kernels win: their attention keeps more in registers.
-constexpr int kFusedPositions = 4096;
 
 // The attention kernel by queries of a block (few keys, many keys) and the most dimensions.
 struct AttentionVariant {
@@ -81,13 +77,6 @@ class CudaBackend final : public Backend {
     check(e, "open");
     limits_ = find_limits(p);
     stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
-    if (limits_.clusters) {
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel_fused_step),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, limits_.shared),
-            "open");
-      fused_allowed_ = environment_flag("VLLM_CUDA_FUSED", false);
-      counter_ = static_cast<unsigned*>(forever_.alloc(sizeof(unsigned)));
-    }
     shared_most_ = p.sharedMemPerBlockOptin;
     for (const AttentionVariant& v : kAttention)
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
@@ -118,12 +107,8 @@ class CudaBackend final : public Backend {
                                  cudaSharedmemCarveoutMaxShared),
             "open");
     params_ = static_cast<StepParams*>(forever_.alloc(sizeof(StepParams)));
-    mapped_.resize(1);
     bad_.resize(1);
-    const char* profile = std::getenv("VLLM_CUDA_PROFILE");
-    if (profile && std::strcmp(profile, "phases") == 0)
-      phase_times_ = static_cast<long long*>(forever_.alloc((kMostPhases + 1) * sizeof(long long)));
-    else profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
+    profile_ = environment_flag("VLLM_CUDA_PROFILE", false);
     streamed_ = profile_ || environment_flag("VLLM_CUDA_STREAMED", false);
     for (Event& event : events_) event.create();
   }
@@ -142,7 +127,7 @@ class CudaBackend final : public Backend {
     select_quietly();
     abandon_capture();
     cudaStreamSynchronize(stream_);
-    drop_graphs();
+    graphs_.clear();
     matrices_.clear();
     arena_.clear();
     partial_arena_.clear();
@@ -228,34 +213,31 @@ class CudaBackend final : public Backend {
     // Everything that can run out of memory comes before the capture.
     const size_t floats = partial_row_floats_ * static_cast<size_t>(in.m);
     if (floats > partial_floats_) {
-      drop_graphs();  // they hold the old address
+      graphs_.clear();  // they hold the old address
       partial_arena_.clear();
       partial_ = nullptr, partial_floats_ = 0;
       partial_ = static_cast<float*>(partial_arena_.alloc(floats * sizeof(float)));
       partial_floats_ = floats;
     }
-    if (unended_) check(cudaStreamSynchronize(stream_), "step");  // it may still read mapped_
-    mapped_->position = in.position;
-    mapped_->s_from = in.from->s, mapped_->conv_from = in.from->conv, mapped_->s_to = in.to->s,
-    mapped_->conv_to = in.to->conv;
-    if (in.tokens) std::memcpy(mapped_->tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
+    if (unended_) check(cudaStreamSynchronize(stream_), "step");  // it may still write bad_
+    step_.position = in.position;
+    step_.s_from = in.from->s, step_.conv_from = in.from->conv, step_.s_to = in.to->s,
+    step_.conv_to = in.to->conv;
+    if (in.tokens) std::memcpy(step_.tokens, in.tokens, sizeof(int) * static_cast<size_t>(in.m));
     *bad_.get() = 0;
     unended_ = true;
     graph_ = {in.m, in.graph};
-    last_position_ = in.position + in.m - 1;
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
+    // Outside of graphs an operation may come without the embedding, which brings the parameters.
     if (direct)
-      check(cudaMemcpyAsync(params_, mapped_.get(), sizeof(StepParams), cudaMemcpyHostToDevice,
-                            stream_),
+      check(cudaMemcpyAsync(params_, &step_, sizeof step_, cudaMemcpyHostToDevice, stream_),
             "step");
     if (direct) {
       check(cudaEventRecord(events_[0], stream_), "step");
       if (profile_) stream_.begin_profile();
     }
     if (direct || replay_) return;
-    program_.clear();
-    fusable_ = fused_allowed_ && in.m <= kRowBlock;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     capturing_ = true;
   }
@@ -266,14 +248,12 @@ class CudaBackend final : public Backend {
   }
 
   void embed(const Weights& w, const Config& c, const StepInput& in, float* x) override {
-    const EmbedArgs a{mapped_.get(), params_, w.embedding, w.embedding_type, c.hidden, in.m, x};
-    record(PhaseType::kEmbed).embed = a;
-    launch("embed", kernel_embed, dim3(u(in.m)), dim3(256), 0, a);
+    embed_ = {params_, w.embedding, w.embedding_type, c.hidden, in.m, x};
+    launch("embed", kernel_embed, dim3(u(embed_.parts()), u(in.m)), dim3(256), 0, embed_, step_);
   }
 
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
     const NormArgs a{x, w, y.x, static_cast<uint8_t*>(y.act), n, m, eps};
-    record(PhaseType::kNorm).norm = a;
     launch("rms_norm", kernel_rms_norm, dim3(u(a.parts()), u(m)), dim3(kNormThreads), 0, a);
   }
 
@@ -291,8 +271,6 @@ class CudaBackend final : public Backend {
     a.repeat = c.gdn_v_heads / c.gdn_k_heads, a.dk = c.gdn_k_dim, a.dv = c.gdn_v_dim;
     a.taps = c.conv_kernel, a.q_factor = 1.0f / std::sqrt(static_cast<float>(c.gdn_k_dim)),
     a.eps = c.rms_eps;
-    record(large_heads(c) ? PhaseType::kGdnLarge : PhaseType::kGdnSmall).gdn = a;
-    fusable_ = fusable_ && in_registers(c);
     if (!in_registers(c))
       launch("gdn", kernel_gdn_any, dim3(u(a.v_heads)), dim3(kGdnAnyThreads),
              sizeof(float) * static_cast<size_t>(gdn_any_shared_floats(a.dk, a.dv)), a, params_);
@@ -316,9 +294,6 @@ class CudaBackend final : public Backend {
     a.d = c.head_dim, a.half = c.rotary_dim / 2;
     a.context = in.context, a.eps = c.rms_eps,
     a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-    for (PhaseType type : {PhaseType::kPrepare, PhaseType::kAttend, PhaseType::kMerge})
-      record(type).attention = a;
-    fusable_ = fusable_ && a.d <= 256;
     launch("attention: prepare", kernel_attention_prepare,
            dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
 
@@ -334,7 +309,6 @@ class CudaBackend final : public Backend {
 
   void swiglu(const float* gate_up, int n, int m, Rows out) override {
     const SwigluArgs a{gate_up, out.x, static_cast<uint8_t*>(out.act), n, m};
-    record(PhaseType::kSwiglu).swiglu = a;
     launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, a);
   }
 
@@ -343,27 +317,22 @@ class CudaBackend final : public Backend {
     const size_t hn = static_cast<size_t>(m) * static_cast<size_t>(c.hidden),
                  ln = static_cast<size_t>(m) * static_cast<size_t>(c.vocab);
     const CheckArgs finite{h, logits, hn, ln, bad_.get()};
-    record(PhaseType::kCheck).check = finite;
     launch("check", kernel_check_finite, dim3(u(limits_.multiprocessors * 2)), dim3(256), 0,
            finite);
     if (capturing_) {
-      Graphs made;
-      made.single = end_capture();
-      if (fusable_) made.fused = capture_program(m);
-      graphs_[graph_] = made;
+      StepGraph made;
+      capturing_ = false;
+      made.capture(stream_);
+      graphs_[graph_] = std::move(made);
       replay_ = true;
     }
     if (replay_) {
-      const Graphs& g = graphs_.at(graph_);
       check(cudaEventRecord(events_[0], stream_), "step");
-      check(cudaGraphLaunch(g.fused && last_position_ < kFusedPositions ? g.fused : g.single,
-                            stream_),
-            "step");
+      graphs_.at(graph_).launch(stream_, embed_, step_);
     }
     check(cudaEventRecord(events_[1], stream_), "step");
     check(cudaStreamSynchronize(stream_), "step");
     unended_ = false;
-    if (phase_times_ && replay_ && graphs_.at(graph_).fused) profile_text_ = phase_report();
     if (profile_) profile_text_ = stream_.end_profile();
     if (*static_cast<volatile int*>(bad_.get())) return false;
     check(cudaMemcpyAsync(h_out, h, hn * sizeof(float), cudaMemcpyDeviceToHost, stream_),
@@ -456,10 +425,10 @@ class CudaBackend final : public Backend {
 
   void apply(const Linear& l, Rows x, int m, float* y, bool add) {
     if (replay_) return;
-    // Float32 rows ride on the Q4 rows' launch where that is a ring.
+    // Float32 rows ride on the Q4 rows' launch where they fit beside the ring.
     const Part* beside = nullptr;
     if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 &&
-        static_cast<const Q4Matrix*>(l.parts[0].data)->ring)
+        carries_floats(*static_cast<const Q4Matrix*>(l.parts[0].data), l.cols, limits_))
       beside = &l.parts[1];
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
@@ -472,12 +441,9 @@ class CudaBackend final : public Backend {
         for (int block = 0; block * kRowBlock < m; ++block) {
           const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act), m,
                                              to, l.rows, add, floats);
-          record(PhaseType::kProject).project = part;
           project_q4(matrix, limits_, part, stream_);
         }
-        fusable_ = fusable_ && matrix.ring;
       } else if (&p != beside) {
-        fusable_ = false;
         launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)),
                dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to, l.rows,
                add);
@@ -485,90 +451,7 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // The next phase of the fused step's program; a place to be ignored where none is recorded.
-  Phase& record(PhaseType type) {
-    if (capturing_) program_.emplace_back();
-    Phase& phase = capturing_ ? program_.back() : ignored_;
-    phase.type = type;
-    return phase;
-  }
-
-  cudaGraphExec_t end_capture() {
-    cudaGraph_t graph = nullptr;
-    capturing_ = false;
-    check(cudaStreamEndCapture(stream_, &graph), "capture");
-    cudaGraphExec_t made = nullptr;
-    const cudaError_t e = taking_memory([&] { return cudaGraphInstantiate(&made, graph, 0); });
-    cudaGraphDestroy(graph);
-    check(e, "graph");
-    return made;
-  }
-
-  // Times of the fused step's phases by type, from the clock of the first block's multiprocessor.
-  std::string phase_report() {
-    std::vector<long long> times(kMostPhases + 1);
-    check(cudaMemcpy(times.data(), phase_times_, times.size() * sizeof(long long),
-                     cudaMemcpyDeviceToHost),
-          "profile");
-    const std::vector<std::string>& names = phase_names_[graph_];
-    const double scale = step_seconds() * 1e6 / static_cast<double>(times[names.size()] - times[0]);
-    std::map<std::string, std::pair<int, double>> total;
-    for (size_t i = 0; i < names.size(); ++i) {
-      auto& [count, us] = total[names[i]];
-      ++count, us += static_cast<double>(times[i + 1] - times[i]) * scale;
-    }
-    std::string text;
-    for (const auto& [name, t] : total) {
-      char line[160];
-      std::snprintf(line, sizeof line, "%-32s %4d phases %9.1f us, %7.2f us each\n", name.c_str(),
-                    t.first, t.second, t.second / t.first);
-      text += line;
-    }
-    return text;
-  }
-
-  static std::string phase_name(const Phase& phase) {
-    static const char* const kNames[] = {"embed",     "norm",
-                                         "project",   "gdn",
-                                         "gdn",       "attention: prepare",
-                                         "attention", "attention: merge",
-                                         "swiglu",    "check"};
-    std::string name = kNames[static_cast<int>(phase.type)];
-    if (phase.type == PhaseType::kProject)
-      name += " " + std::to_string(phase.project.q.rows) + " x " +
-              std::to_string(32 * phase.project.q.groups);
-    return name;
-  }
-
-  // The graph of one kernel that runs program_; null when it does not fit this device.
-  cudaGraphExec_t capture_program(int m) {
-    int tiles = 0, supersteps = 0;
-    for (const Phase& phase : program_)
-      if (phase.type == PhaseType::kProject) {
-        tiles = std::max(tiles, phase.project.q.tiles);
-        supersteps = std::max(supersteps, phase.project.q.supersteps());
-      }
-    const RingPlan plan(tiles, supersteps, m, limits_.shared, limits_.ring);
-    if (!plan.fits(tiles) || program_.size() > kMostPhases) return nullptr;
-    std::vector<std::string>& names = phase_names_[graph_];
-    names.clear();
-    for (const Phase& phase : program_) names.push_back(phase_name(phase));
-    const size_t bytes = program_.size() * sizeof(Phase);
-    Phase* program = static_cast<Phase*>(arena_.alloc(bytes));
-    check(cudaMemcpyAsync(program, program_.data(), bytes, cudaMemcpyHostToDevice, stream_),
-          "fused step");
-    check(cudaStreamSynchronize(stream_), "fused step");
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    capturing_ = true;
-    check(cudaMemsetAsync(counter_, 0, sizeof(unsigned), stream_), "fused step");
-    stream_.launch("fused step", kernel_fused_step, dim3(u(limits_.clusters * 2)),
-                   dim3(kRingThreads), static_cast<size_t>(plan.bytes), 2, program,
-                   static_cast<int>(program_.size()), plan, params_, counter_, phase_times_);
-    return end_capture();
-  }
-
   void quantize(Rows r, int cols, int m) {
-    fusable_ = false;
     launch("quantize", kernel_quantize, dim3(u(ceil_div(cols / arith::kGroup, 8)), u(m)), dim3(256),
            0, r.x, cols, m, static_cast<uint8_t*>(r.act));
   }
@@ -617,14 +500,6 @@ class CudaBackend final : public Backend {
     cudaGetLastError();
   }
 
-  void drop_graphs() {
-    for (auto& [key, g] : graphs_) {
-      cudaGraphExecDestroy(g.single);
-      if (g.fused) cudaGraphExecDestroy(g.fused);
-    }
-    graphs_.clear();
-  }
-
   int device_ = 0;
   Limits limits_;
   size_t shared_most_ = 0;
@@ -635,26 +510,16 @@ class CudaBackend final : public Backend {
   Stream stream_;
   Arena arena_, partial_arena_, forever_;
   std::vector<std::unique_ptr<Q4Matrix>> matrices_;
-  Mapped<StepParams> mapped_;
   Mapped<int> bad_;
-  StepParams* params_ = nullptr;
+  StepParams step_{};             // of the step that was begun
+  StepParams* params_ = nullptr;  // the same in device memory, written by the step's first kernel
+  EmbedArgs embed_{};             // that kernel's other arguments
   mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
   bool unended_ = false;         // a step was begun and its end not reached
   std::pair<int, int> graph_{};  // m and StepInput::graph of the step
-  int last_position_ = 0;
-  struct Graphs {
-    cudaGraphExec_t single = nullptr, fused = nullptr;
-  };
-  std::map<std::pair<int, int>, Graphs> graphs_;
-  bool fused_allowed_ = false, fusable_ = false;
-  std::vector<Phase> program_;
-  Phase ignored_;
-  unsigned* counter_ = nullptr;  // of the fused step's barriers
-  static constexpr size_t kMostPhases = 8192;
-  long long* phase_times_ = nullptr;  // VLLM_CUDA_PROFILE=phases
-  std::map<std::pair<int, int>, std::vector<std::string>> phase_names_;
+  std::map<std::pair<int, int>, StepGraph> graphs_;
 };
 
 }  // namespace gpu

@@ -24,11 +24,9 @@ for stage in "$@"; do
     graphs) bits --checks graphs ;;
     cuts) bits --checks cuts --families hybrid --prefixes 0,5 && build/cuda/kernel_bench --cuts ;;
     memory) bits --checks memory --sizes tiny,mid --families hybrid ;;
-    modes) VLLM_CUDA_FUSED=1 bits --sizes tiny --prefixes 0,63,65 && bits --checks graphs,cuts --families hybrid --prefixes 0,5 ;;
+    modes) bits --checks graphs,cuts --families hybrid --prefixes 0,5 ;;
     attention) build/cuda/q35_attn_m ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
-    phases) VLLM_CUDA_FUSED=1 VLLM_CUDA_PROFILE=phases timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
-    fused) VLLM_CUDA_FUSED=1 timeout 120 build/cuda/step_bench --m 1,8 ${STEP_ARGUMENTS:-} ;;
     long) timeout 120 build/cuda/step_bench --no-check --context 32768 --m 1,8 --repeats 8 ;;
     profile) VLLM_CUDA_PROFILE=1 timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     ncu) for m in 1 8; do

@@ -7,7 +7,7 @@ The libraries live in this process and get the same calls. Checks:
 
   bits          single steps, M rows, marks and rollbacks at cursors around the edges of chunks
   graphs        schedules of M that replay each graph at other cursors, 300 tokens, short, long and
-                short contexts; streamed launches, the default and the fused step beside each other
+                short contexts; streamed launches and the default beside each other
   cuts          every compiled cut of the projections' rows
   memory        each allocation fails once, then a device that is really full (memory.py)
   architecture  CUDA_LIBRARY has no code for this device: it is refused by name
@@ -100,7 +100,7 @@ def check_graphs(arms: Arms) -> None:
 
 def cuts() -> list[str]:
     """Tiles of a cell of each compiled cut; 0 is the simple kernel."""
-    tiles = re.findall(r"\{(\d+), kernel_project_ring<\1>", RING.read_text())
+    tiles = re.findall(r"\{(\d+), kernel_project_ring<\1,", RING.read_text())
     if not tiles:
         raise SystemExit(f"{RING.name}: no compiled cut found")
     return ["0", *tiles]
@@ -162,8 +162,6 @@ def main() -> int:
         cuda,
         variant("streamed", VLLM_CUDA_STREAMED="1"),
         variant("one by one", VLLM_CUDA_SERIAL="1"),
-        variant("fused", VLLM_CUDA_FUSED="1"),
-        variant("not fused", VLLM_CUDA_FUSED="0"),
     ]
     runs: dict[str, Callable[[str, Model], str]] = {
         "bits": lambda name, model: compare(

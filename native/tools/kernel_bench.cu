@@ -58,7 +58,6 @@ double graph_us(Backend& b, Operation& o, int m, int calls) {
 int operations(const Options& options) {
   const Machine machine;
   const double rate = copy_rate(nullptr);
-  setenv("VLLM_CUDA_FUSED", "0", 1);  // single kernels are what is measured
   const vcuda_dev_options open{sizeof(vcuda_dev_options), 0, 0};
   const std::unique_ptr<Backend> cpu = make_reference(open), gpu = make_backend(open);
   std::printf("%s, driver %s, copy %.0f GB/s\n", machine.p.name, machine.driver.c_str(), rate);

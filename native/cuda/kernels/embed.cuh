@@ -1,4 +1,4 @@
-// Brings the step's parameters to the device and reads the embedding rows: x[i] = float32 of row
+// Brings the step's parameters to device memory and reads the embedding rows: x[i] = float32 of row
 // tokens[i].
 #pragma once
 
@@ -9,29 +9,30 @@
 namespace vcuda::gpu {
 
 struct EmbedArgs {
-  const StepParams* mapped;  // host memory
-  StepParams* params;        // device memory, written with row 0
+  StepParams* params;  // device memory
   const void* embedding;
   int type, n, rows;
   float* x;
+
+  static constexpr int kPart = 1024;  // columns of a block
+  int parts() const { return (n + kPart - 1) / kPart; }
 };
 
-// Reads of host memory are served one after the other, about 0.7 us each: a warp's threads share
-// one, warps do not.
-__device__ __forceinline__ int embed_token(const EmbedArgs& a, int row) {
-  return *const_cast<const volatile int*>(&a.mapped->tokens[row]);
-}
-
-__device__ __forceinline__ void embed_row(const EmbedArgs& a, int row, int token, int t,
-                                          int threads) {
-  if (row == 0) {
-    const volatile uint32_t* from = reinterpret_cast<const volatile uint32_t*>(a.mapped);
-    for (int i = t; i < static_cast<int>(sizeof(StepParams) / 4); i += threads)
-      reinterpret_cast<uint32_t*>(a.params)[i] = from[i];
-  }
-  const size_t first = static_cast<size_t>(token) * a.n;
+// grid: (parts, m), 256 threads. The parameters come with the launch: a graph's launch is given new
+// ones, and no access to host memory is waited for.
+static __global__ void __launch_bounds__(256)
+    kernel_embed(EmbedArgs a, const __grid_constant__ StepParams step) {
+  wait_letting_go();
+  const int row = blockIdx.y;
+  if (row == 0 && blockIdx.x == 0)
+    for (int i = threadIdx.x; i < static_cast<int>(sizeof(StepParams) / 4); i += blockDim.x)
+      reinterpret_cast<uint32_t*>(a.params)[i] = reinterpret_cast<const uint32_t*>(&step)[i];
+  const size_t first = static_cast<size_t>(step.tokens[row]) * a.n;
   float* x = a.x + static_cast<size_t>(row) * a.n;
-  for (int i = t; i < a.n; i += threads) {
+#pragma unroll
+  for (int j = 0; j < EmbedArgs::kPart / 256; ++j) {
+    const int i = blockIdx.x * EmbedArgs::kPart + j * 256 + threadIdx.x;
+    if (i >= a.n) break;
     if (a.type == VCUDA_F32) {
       x[i] = static_cast<const float*>(a.embedding)[first + i];
     } else {
@@ -39,15 +40,6 @@ __device__ __forceinline__ void embed_row(const EmbedArgs& a, int row, int token
       x[i] = a.type == VCUDA_F16 ? arith::half_to_float(h) : arith::bfloat_to_float(h);
     }
   }
-}
-
-// grid: m blocks
-static __global__ void __launch_bounds__(256) kernel_embed(EmbedArgs a) {
-  wait_letting_go();
-  __shared__ int token;
-  if (threadIdx.x == 0) token = embed_token(a, blockIdx.x);
-  __syncthreads();
-  embed_row(a, blockIdx.x, token, threadIdx.x, blockDim.x);
 }
 
 }  // namespace vcuda::gpu

@@ -41,8 +41,6 @@ static bool environment_flag(const char* name, bool otherwise) {
   return text && *text ? std::strcmp(text, "0") != 0 : otherwise;
 }
 
-// Beyond this position the single kernels win: their attention keeps more in registers.
-
 // The attention kernel by queries of a block (few keys, many keys) and the most dimensions.
 struct AttentionVariant {
   int q, many, d;
@@ -425,10 +423,10 @@ class CudaBackend final : public Backend {
 
   void apply(const Linear& l, Rows x, int m, float* y, bool add) {
     if (replay_) return;
-    // Float32 rows ride on the Q4 rows' launch where they fit beside the ring.
+    // Float32 rows ride on the Q4 rows' launch where that is a ring.
     const Part* beside = nullptr;
     if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 &&
-        carries_floats(*static_cast<const Q4Matrix*>(l.parts[0].data), l.cols, limits_))
+        static_cast<const Q4Matrix*>(l.parts[0].data)->ring)
       beside = &l.parts[1];
     for (const Part& p : l.parts) {
       float* to = y + p.row0;

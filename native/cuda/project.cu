@@ -12,17 +12,13 @@ namespace vcuda::gpu {
 
 struct RingVariant {
   int tiles;
-  void (*many)(Projection, RingPlan);
-  void (*few)(Projection, RingPlan);  // at most kFewRows rows
+  void (*kernel)(Projection, RingPlan);
 };
 
 // Every cut gives the same bits.
 static const RingVariant kRing[] = {
-    {4, kernel_project_ring<4, false>, kernel_project_ring<4, true>},
-    {5, kernel_project_ring<5, false>, kernel_project_ring<5, true>},
-    {7, kernel_project_ring<7, false>, kernel_project_ring<7, true>},
-    {8, kernel_project_ring<8, false>, kernel_project_ring<8, true>},
-    {11, kernel_project_ring<11, false>, kernel_project_ring<11, true>},
+    {2, kernel_project_ring<2>}, {5, kernel_project_ring<5>},   {7, kernel_project_ring<7>},
+    {8, kernel_project_ring<8>}, {11, kernel_project_ring<11>},
 };
 
 static const RingVariant& ring_variant(int tiles) {
@@ -34,49 +30,49 @@ static const RingVariant& ring_variant(int tiles) {
 Limits find_limits(const cudaDeviceProp& p) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
-  limits.shared = static_cast<int>(p.sharedMemPerBlockOptin);
-  const char* ring = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
-  limits.ring = (ring ? std::atoi(ring) : 80) * 1024;
+  limits.shared =
+      static_cast<int>(p.sharedMemPerBlockOptin) - 2048;     // what a kernel may declare itself
+  const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
+  limits.ring = (ring_kib ? std::atoi(ring_kib) : 80) * 1024;
   if (p.major != 9) return limits;
-  for (const RingVariant& v : kRing)
-    for (const auto kernel : {v.many, v.few}) {
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared),
-            "project");
-      cudaLaunchAttribute attribute = {};
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = kCluster,
-      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / kCluster * kCluster)),
-      config.blockDim = dim3(kRingThreads);
-      config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute,
-      config.numAttrs = 1;
-      int clusters = 0;
-      check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "project");
-      limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
-    }
+  for (const RingVariant& v : kRing) {
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared),
+          "project");
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)),
+    config.blockDim = dim3(kRingThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute,
+    config.numAttrs = 1;
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, v.kernel, &config), "project");
+    limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
+  }
   return limits;
 }
 
-static RingPlan ring_plan(const Q4Shape& q, int m, int float_cols, const Limits& limits) {
-  return RingPlan(q.tiles, m, float_cols, limits.shared, limits.ring);
+static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) {
+  return RingPlan(q.tiles, q.supersteps(), m, limits.shared, limits.ring);
 }
 
 // The simple kernel's cut: a warp a tile.
 static Q4Matrix simple_matrix(int rows, int groups) {
-  return {{rows, groups, 1, 1}, false, 0, nullptr};
+  return {{rows, groups, 1, 16, 1}, false, 0, nullptr};
 }
 
 static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
-  Q4Matrix matrix{{rows, groups, kCluster, tiles}, true, 0, nullptr};
-  if (limits.clusters && ring_plan(matrix.shape, kRowBlock, 0, limits).fits(limits.shared))
-    matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
+  Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
+  const Q4Shape& q = matrix.shape;
+  const int passes = limits.clusters ? ceil_div(q.slabs(), limits.clusters) : 0;
+  // Activations that do not stay in shared memory are brought by a warp that has no time for a
+  // third pass.
+  const bool fits =
+      ring_plan(q, kRowBlock, limits).fits(tiles) && (q.supersteps() <= kActSlots || passes <= 2);
+  if (fits) matrix.clusters = std::min(limits.clusters, q.slabs());
   return matrix;
-}
-
-bool carries_floats(const Q4Matrix& matrix, int cols, const Limits& limits) {
-  return matrix.ring && ring_plan(matrix.shape, kRowBlock, cols, limits).fits(limits.shared);
 }
 
 bool plan_variant(int n, int rows, int groups, const Limits& limits, Q4Matrix& matrix) {
@@ -164,18 +160,15 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int
 
 void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p,
                 const Stream& stream) {
-  const bool few = p.out.m <= kFewRows;
   if (!matrix.ring) {
-    stream.launch("project", few ? kernel_project_q4<true> : kernel_project_q4<false>,
-                  dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights,
-                  p.q, p.act, p.out);
+    stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))),
+                  dim3(512), 0, 1, p.weights, p.q, p.act, p.out);
     return;
   }
-  const RingPlan plan = ring_plan(p.q, p.out.m, p.floats.cols, limits);
-  const RingVariant& v = ring_variant(p.q.tiles);
-  stream.launch("project", few ? v.few : v.many,
-                dim3(static_cast<unsigned>(matrix.clusters * kCluster)), dim3(kRingThreads),
-                static_cast<size_t>(plan.bytes), kCluster, p, plan);
+  const RingPlan plan = ring_plan(p.q, p.out.m, limits);
+  stream.launch("project", ring_variant(p.q.tiles).kernel,
+                dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
+                static_cast<size_t>(plan.bytes), 2, p, plan);
 }
 
 }  // namespace vcuda::gpu

@@ -20,8 +20,8 @@ struct Q4Matrix {
 struct Limits {
   int multiprocessors = 0;
   int shared = 0;  // bytes of a ring block
-  // Bytes of its ring at most: what it fetches ahead competes with the operation before it.
-  int ring = 0;
+  int ring =
+      0;  // bytes of its ring at most: what it fetches ahead competes with the operation before it
   int clusters =
       0;  // ring blocks' clusters that run at once; 0: the device has not the instructions
 };
@@ -39,9 +39,6 @@ bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
 
 // Packs stacked tensors; data comes from the arena.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
-
-// Whether float32 rows of `cols` inputs fit beside this matrix in one launch.
-bool carries_floats(const Q4Matrix&, int cols, const Limits&);
 
 // Rows [8*block, ...) of m: act: all quantized rows; y [m, ld]. floats: rows of the same projection
 // that the ring computes too.

@@ -2,13 +2,9 @@
 //
 // Rows in blocks of 8; a block of m rows is [groups] of act_stride(m) bytes. Of one group:
 //   hi [m][4][16]: thread t of a row: digit 2 of inputs 4t..4t+3 and 16+4t..16+4t+3, then digit 1
-//     of the same
-//   lo [m][4][8]: digit 0 likewise
-//   bias [16]s: an accumulator's start as the four registers that the instruction takes, b = -8 *
-//     sum q (weights are stored as 0..15): few rows [m]: b, b, b, b; many [pairs of rows]: b, b',
-//     b, b'
-//   scale [m]: float
-// Few rows are at most 4: their digits 2 and 1 share an instruction (q4_tile.cuh).
+//   of the same lo [m][4][8]:  digit 0 likewise bias [pairs of rows][16]: b, b', b, b' with b = -8
+//   * sum q (weights are stored as 0..15): an accumulator's start scale [pairs of rows][8]: float
+//   scales of the two rows
 #pragma once
 
 #include "arith/quant.h"
@@ -16,30 +12,12 @@
 
 namespace vcuda::gpu {
 
-constexpr int kFewRows = 4;
-
-__host__ __device__ __forceinline__ int act_bias(int m) { return m * 96; }  // offsets in a group
-__host__ __device__ __forceinline__ int act_scale(int m) {
-  return m * 96 + (m <= kFewRows ? m : (m + 1) / 2) * 16;
-}
 __host__ __device__ __forceinline__ int act_stride(int m) {
-  return (act_scale(m) + m * 4 + 15) / 16 * 16;
+  return m * 96 + ((m + 1) / 2 * 24 + 15) / 16 * 16;
 }
 
 __host__ __device__ __forceinline__ size_t act_block_offset(int groups, int block) {
   return static_cast<size_t>(block) * groups * act_stride(kRowBlock);
-}
-
-// Bias and scale of row r of `rows` in a group whose inputs have the sum and the exponent.
-__device__ __forceinline__ void write_scale(uint8_t* group, int rows, int r, int sum, int e) {
-  int* bias = reinterpret_cast<int*>(group + act_bias(rows));
-  if (rows <= kFewRows) {
-    reinterpret_cast<int4*>(bias)[r] = {-8 * sum, -8 * sum, -8 * sum, -8 * sum};
-  } else {
-    bias += r / 2 * 4;
-    bias[r % 2] = bias[2 + r % 2] = -8 * sum;
-  }
-  reinterpret_cast<float*>(group + act_scale(rows))[r] = arith::exponent_to_scale(e);
 }
 
 // A warp holds one group of row `row` of m: lane k has input k. Writes the group's part of act.
@@ -73,7 +51,9 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
     *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = lo;
   }
   if (lane == 0) {
-    write_scale(to, rows, r, sum, e);
+    int* bias = reinterpret_cast<int*>(to + rows * 96 + r / 2 * 16);
+    bias[r % 2] = bias[2 + r % 2] = -8 * sum;
+    reinterpret_cast<float*>(to + rows * 96 + (rows + 1) / 2 * 16)[r] = arith::exponent_to_scale(e);
   }
 }
 
@@ -112,7 +92,9 @@ __device__ __forceinline__ void quantize_quad(float4 x, int lane, uint8_t* act, 
   hi[half] = words[0], hi[2 + half] = words[1];
   *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
   if (lane % 8 == 0) {
-    write_scale(to, rows, r, sum, e);
+    int* bias = reinterpret_cast<int*>(to + rows * 96 + r / 2 * 16);
+    bias[r % 2] = bias[2 + r % 2] = -8 * sum;
+    reinterpret_cast<float*>(to + rows * 96 + (rows + 1) / 2 * 16)[r] = arith::exponent_to_scale(e);
   }
 }
 

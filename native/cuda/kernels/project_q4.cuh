@@ -8,27 +8,29 @@
 namespace vcuda::gpu {
 
 // grid: tiles of the matrix; act: one block of out.m rows
-template <bool Few>
 static __global__ void __launch_bounds__(512)
     kernel_project_q4(const uint8_t* weights, Q4Shape q, const uint8_t* act, Output out) {
   wait_for_predecessor();
-  __shared__ TileSum<Few> lanes[arith::kQ4Lanes][32];
+  __shared__ float4 lanes[arith::kQ4Lanes][32];
   const int lane = threadIdx.x % 32, l = threadIdx.x / 32, tile = blockIdx.x;
-  const int slab = tile / q.tiles, half = tile % q.tiles >= q.half_tiles(0),
-            r = tile % q.tiles - half * q.half_tiles(0);
-  const int rank = l / q.lanes(), cell = q.cell(half, l % q.lanes());
-  const TilePlace place(q.half_tiles(half), r, lane);
-  const ActOffsets<Few> offsets(lane, out.m);
-  TileSum<Few> sum = {};
+  const int slab = tile / q.slab_tiles(), rest = tile % q.slab_tiles(), r = rest % q.tiles;
+  const int rank = l / q.per_block(), warp = rest / q.tiles * q.per_block() + l % q.per_block();
+  const int words =
+      r < q.tiles / 2 * 2 ? r / 2 * 512 + lane * 16 + r % 2 * 8 : q.tiles / 2 * 512 + lane * 8;
+  const int fours = q.tiles / 4 * 4, rests = q.tiles % 4;
+  const int scales = q.tiles * 256 + (r < fours ? r / 4 * 128 + lane / 4 * 16 + r % 4 * 4
+                                                : fours * 32 + (lane / 4 * rests + r - fours) * 4);
+  const ActOffsets offsets(lane, out.m);
+  float sum[4] = {};
   for (int s = 0, group = l; group < q.groups; ++s, group += arith::kQ4Lanes) {
-    const uint8_t* from = weights + q.stage(slab, rank, s) + cell;
-    const uint2 w = *reinterpret_cast<const uint2*>(from + place.words);
-    const ActFragment<Few> x = offsets.load(act + static_cast<size_t>(group) * act_stride(out.m));
-    tile_fma<Few>(sum, w.x, w.y, *reinterpret_cast<const uint32_t*>(from + place.scales), x);
+    const uint8_t* cell = weights + q.cell(slab, rank, s, warp) * q.cell_bytes();
+    const uint2 w = *reinterpret_cast<const uint2*>(cell + words);
+    const ActFragment x = offsets.load(act + static_cast<size_t>(group) * act_stride(out.m));
+    tile_fma(sum, w.x, w.y, *reinterpret_cast<const uint32_t*>(cell + scales), x);
   }
-  lanes[l][lane] = sum;
+  lanes[l][lane] = {sum[0], sum[1], sum[2], sum[3]};
   __syncthreads();
-  if (threadIdx.x < 32) out.store(tile, lane, tree<arith::kQ4Lanes>(&lanes[0][lane], 32));
+  if (threadIdx.x < 32) out.store(tile, lane, lane_tree(&lanes[0][lane], 32, arith::kQ4Lanes));
 }
 
 }  // namespace vcuda::gpu

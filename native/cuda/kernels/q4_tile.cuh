@@ -2,55 +2,37 @@
 // contract, section 3).
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/act.cuh"
 #include "kernels/q4_layout.cuh"
 
 namespace vcuda::gpu {
 
-// What a thread needs of a group's activations, and where it finds it. lane = 4 * column + t.
-//
-// Many rows (Few false): columns are rows of activations, one instruction a digit; the thread gets
-// the sums of columns 2t and 2t+1. Few rows: columns 2j and 2j+1 are digits 2 and 1 of row j, and
-// of a second instruction column 2j is digit 0: two instructions, and all digits of row t meet in
-// thread t. Threads of rows beyond m read one that exists: columns are independent, and those
-// results are dropped.
-template <bool Few>
-struct ActFragment;
-
-template <>
-struct ActFragment<false> {
+// What a thread needs of a group's activations: B fragments of the three digits, scale and bias of
+// columns 2t and 2t+1.
+struct ActFragment {
   uint4 hi;   // digit 2: two words, digit 1: two words
   uint2 lo;   // digit 0
   int4 bias;  // accumulators of digit 0 start here
   float2 scale;
 };
 
-template <>
-struct ActFragment<true> {
-  uint2 hi, lo;  // digit 2 or 1; digit 0
-  int4 bias;
-  float scale;
-};
-
-template <bool Few>
+// Threads of columns beyond m read a column that exists: columns are independent, and those results
+// are dropped.
 struct ActOffsets {
   int hi, lo, bias, scale;
   __device__ __forceinline__ ActOffsets(int lane, int m) {
-    const int column = lane / 4, t = lane % 4;
-    const int row = min(Few ? column / 2 : column, m - 1), out = min(t, Few ? m - 1 : (m - 1) / 2);
-    hi = row * 64 + t * 16 + (Few ? column % 2 * 8 : 0);
-    lo = m * 64 + row * 32 + t * 8;
-    bias = act_bias(m) + out * 16;
-    scale = act_scale(m) + out * (Few ? 4 : 8);
+    const int column = min(lane / 4, m - 1), t = lane % 4;
+    hi = column * 64 + t * 16;
+    lo = m * 64 + column * 32 + t * 8;
+    const int pair = min(t, (m - 1) / 2);
+    bias = m * 96 + pair * 16;
+    scale = m * 96 + (m + 1) / 2 * 16 + pair * 8;
   }
-  __device__ __forceinline__ ActFragment<Few> load(const uint8_t* group) const {
-    using Hi = decltype(ActFragment<Few>::hi);
-    using Scale = decltype(ActFragment<Few>::scale);
-    return {*reinterpret_cast<const Hi*>(group + hi), *reinterpret_cast<const uint2*>(group + lo),
+  __device__ __forceinline__ ActFragment load(const uint8_t* group) const {
+    return {*reinterpret_cast<const uint4*>(group + hi),
+            *reinterpret_cast<const uint2*>(group + lo),
             *reinterpret_cast<const int4*>(group + bias),
-            *reinterpret_cast<const Scale*>(group + scale)};
+            *reinterpret_cast<const float2*>(group + scale)};
   }
 };
 
@@ -64,50 +46,44 @@ __device__ __forceinline__ void imma(int (&d)[4], const uint32_t (&a)[4], uint32
         "r"(c3));
 }
 
-// A thread's results of a tile, rows lane/4 and lane/4 + 8. Many rows: columns 2t, 2t+1 of one
-// weight row, then of the other; few: column t of each.
-template <bool Few>
-using TileSum = std::conditional_t<Few, float2, float4>;
-
-__device__ __forceinline__ float combine(int d2, int d1, int d0) {
-  return __int2float_rn(d2 * 65536 + (d1 * 256 + d0));
-}
-
-// scales: the two weight rows' float16.
-template <bool Few>
-__device__ __forceinline__ void tile_fma(TileSum<Few>& sum, uint32_t w0, uint32_t w1,
-                                         uint32_t scales, const ActFragment<Few>& x) {
+// sum[0], [1]: row lane/4, columns 2t, 2t+1; sum[2], [3]: row lane/4 + 8. scales: those two rows'
+// float16.
+__device__ __forceinline__ void tile_fma(float (&sum)[4], uint32_t w0, uint32_t w1, uint32_t scales,
+                                         const ActFragment& x) {
   const uint32_t a[4] = {w0 & 0x0f0f0f0fu, (w0 >> 4) & 0x0f0f0f0fu, w1 & 0x0f0f0f0fu,
                          (w1 >> 4) & 0x0f0f0f0fu};
+  int d2[4], d1[4], d0[4];
+  imma(d2, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
+  imma(d1, a, x.hi.z, x.hi.w, 0, 0, 0, 0);
+  imma(d0, a, x.lo.x, x.lo.y, x.bias.x, x.bias.y, x.bias.z, x.bias.w);
   const float2 s = __half22float2(*reinterpret_cast<const __half2*>(&scales));
-  if constexpr (Few) {
-    int hi[4], lo[4];
-    imma(hi, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
-    imma(lo, a, x.lo.x, x.lo.y, x.bias.x, x.bias.y, x.bias.z, x.bias.w);
-    sum.x = arith::fma32(combine(hi[0], hi[1], lo[0]), s.x * x.scale, sum.x);
-    sum.y = arith::fma32(combine(hi[2], hi[3], lo[2]), s.y * x.scale, sum.y);
-  } else {
-    int d2[4], d1[4], d0[4];
-    imma(d2, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
-    imma(d1, a, x.hi.z, x.hi.w, 0, 0, 0, 0);
-    imma(d0, a, x.lo.x, x.lo.y, x.bias.x, x.bias.y, x.bias.z, x.bias.w);
-    sum.x = arith::fma32(combine(d2[0], d1[0], d0[0]), s.x * x.scale.x, sum.x);
-    sum.y = arith::fma32(combine(d2[1], d1[1], d0[1]), s.x * x.scale.y, sum.y);
-    sum.z = arith::fma32(combine(d2[2], d1[2], d0[2]), s.y * x.scale.x, sum.z);
-    sum.w = arith::fma32(combine(d2[3], d1[3], d0[3]), s.y * x.scale.y, sum.w);
+  const float factor[4] = {s.x * x.scale.x, s.x * x.scale.y, s.y * x.scale.x, s.y * x.scale.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int c = d2[i] * 65536 + (d1[i] * 256 + d0[i]);
+    sum[i] = arith::fma32(__int2float_rn(c), factor[i], sum[i]);
   }
 }
 
-__device__ __forceinline__ float2 add(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
-__device__ __forceinline__ float4 add(float4 a, float4 b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+// Tree over `lanes` values stride apart; lanes is 1, 2, 4, 8 or 16.
+template <int L>
+__device__ __forceinline__ float4 tree4(const float4* v, int stride) {
+  if constexpr (L == 1) {
+    return v[0];
+  } else {
+    const float4 a = tree4<L / 2>(v, stride), b = tree4<L / 2>(v + (L / 2) * stride, stride);
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  }
 }
 
-// The adjacency tree over L values stride apart.
-template <int L, class V>
-__device__ __forceinline__ V tree(const V* v, int stride) {
-  if constexpr (L == 1) return v[0];
-  else return add(tree<L / 2>(v, stride), tree<L / 2>(v + (L / 2) * stride, stride));
+__device__ __forceinline__ float4 lane_tree(const float4* v, int stride, int lanes) {
+  switch (lanes) {
+    case 1: return tree4<1>(v, stride);
+    case 2: return tree4<2>(v, stride);
+    case 4: return tree4<4>(v, stride);
+    case 8: return tree4<8>(v, stride);
+    default: return tree4<16>(v, stride);
+  }
 }
 
 // Where a projection's results go.
@@ -122,10 +98,6 @@ struct Output {
     store(row, column + 1, v.y);
     store(row + 8, column, v.z);
     store(row + 8, column + 1, v.w);
-  }
-  __device__ __forceinline__ void store(int tile, int lane, float2 v) const {
-    store(tile * 16 + lane / 4, lane % 4, v.x);
-    store(tile * 16 + lane / 4 + 8, lane % 4, v.y);
   }
   __device__ __forceinline__ void store(int row, int column, float v) const {
     if (row >= rows || column >= m) return;

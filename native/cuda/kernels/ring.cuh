@@ -2,27 +2,22 @@
 // block's warps in one projection.
 //
 // Clusters of two blocks share slabs of rows and split the contract's lanes (q4_layout.cuh). In a
-// block, a stage of the ring holds one superstep: its weights, brought by one thread ahead of
-// everything else, and its activations, brought by another one once they exist (cp.async.bulk, an
-// mbarrier each). Two consumer warps share a lane, each with one half of the slab's tiles: four
-// warps a scheduler hide the latencies of shared memory and tensor cores, which two do not. The
-// reducer warps add the lane sums of a slab in shared memory, then, over the cluster, in the block
-// that owns the tile, while the consumers are at the next slab; one of them has computed float32
-// rows of the projection before, where there are any. The adjacency tree makes both splits free of
-// bits.
+// block, one producer thread streams the cells of all warps through a ring in shared memory
+// (cp.async.bulk, an mbarrier a stage), across passes; W consumer warps each own one lane and R
+// tiles of rows; kReducers warps bring the activations, compute float32 rows of the projection
+// where there are any, and add the lane sums of a slab in shared memory, then, over the cluster, in
+// the block that owns the tile, while the consumers are at the next slab. The adjacency tree makes
+// both splits free of bits.
 #pragma once
 
 #include "kernels/q4_tile.cuh"
 
 namespace vcuda::gpu {
 
-constexpr int kConsumers = 16, kReducers = 2, kCluster = 2;
-constexpr int kWeightsWarp = kConsumers, kActsWarp = kConsumers + 1, kFirstReducer = kConsumers + 2;
-constexpr int kRingThreads = (kConsumers + 2 + kReducers) * 32;
-constexpr int kConsumerRegisters = 104, kOtherRegisters = 64;  // 96 each at the start
-constexpr int kStages = 16;                                    // stages in flight at most
-// Float rows: chunks of activations on their way, columns of one.
-constexpr int kFloatTurns = 4, kFloatChunk = 320;
+constexpr int kConsumers = 8, kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
+constexpr int kStages = 16;  // stages in flight at most
+// Supersteps of activations held at most; more are brought again for each pass.
+constexpr int kActSlots = 10;
 
 // Float32 rows over the same inputs; rows 0: none.
 struct FloatRows {
@@ -41,41 +36,33 @@ struct Projection {
 };
 
 struct RingBarriers {
-  uint64_t full[kStages], empty[kStages], exchange[2], sums, taken, float_weights,
-      float_x[kFloatTurns];
+  uint64_t full[kStages], empty[kStages], act[kActSlots], act_empty[kActSlots], exchange[2], sums,
+      taken;
+  uint32_t start[kStages];  // the producer's note of each stage in flight
 };
 
-// Shared memory, in this order: barriers, lane sums, exchange, float rows, stages of
-// [weights][activations].
+// Shared memory, in this order: barriers, activations, lane sums, exchange, ring.
 struct RingPlan {
-  int sums, exchange, inbox;     // offsets; bytes of one of the two inboxes
-  int float_w, float_x;          // offsets of the float rows' weights and activations
-  int ring, stage, act, stages;  // offset; bytes of a stage; its activations' offset; stages
-  int bytes;
+  int act, slot, slots;       // offset, bytes and number of activation slots
+  int sums, exchange, inbox;  // offsets; bytes of one of the two inboxes
+  int ring, ring_bytes, bytes;
 
   RingPlan() = default;
-  // For a projection of `tiles` tiles a slab, m rows; float_cols: of the float rows, 0 for none;
-  // limit: bytes of shared memory; most: of the ring's weights.
-  RingPlan(int tiles, int m, int float_cols, int limit, int most) {
-    constexpr int lanes = arith::kQ4Lanes / kCluster;
-    sums = round_up(sizeof(RingBarriers));
-    exchange = sums + lanes * tiles * 512;
-    inbox = kCluster * ((tiles + 1) / kCluster) * 512;
-    float_w = exchange + 2 * inbox;
-    float_x = float_w + round_up(static_cast<size_t>(float_cols) * 4);
-    ring = float_x + (float_cols ? kFloatTurns * m * kFloatChunk * 4 : 0);
-    act = round_up(lanes * tiles * kTileBytes);
-    stage = act + round_up(lanes * act_stride(m));
-    stages = (limit - ring) / stage;
-    if (stages > most / act) stages = most / act;
-    if (stages > kStages) stages = kStages;
-    if (stages < 2) stages = 2;
-    bytes = ring + stages * stage;
+  // For projections of at most `tiles` tiles a cell and `supersteps` supersteps, m rows; limit: of
+  // shared memory, most: of the ring.
+  RingPlan(int tiles, int supersteps, int m, int limit, int most) {
+    constexpr int cluster = 2, lanes = arith::kQ4Lanes / cluster;
+    act = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
+    slot = lanes * act_stride(m);
+    slots = supersteps < kActSlots ? supersteps : kActSlots;
+    sums = act + (slots * slot + 127) / 128 * 128;
+    exchange = sums + kConsumers * tiles * 512;
+    inbox = cluster * ((tiles + 1) / cluster) * 512;
+    ring = exchange + 2 * inbox;
+    ring_bytes = (limit - ring < most ? limit - ring : most) / 128 * 128;
+    bytes = ring + ring_bytes;
   }
-  bool fits(int limit) const { return bytes <= limit; }
-
- private:
-  static int round_up(size_t n) { return static_cast<int>((n + 127) / 128 * 128); }
+  bool fits(int tiles) const { return ring_bytes >= 2 * kConsumers * tiles * kTileBytes; }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
@@ -119,31 +106,15 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(b))
       : "memory");
 }
-// Into the same place of block `rank` of the cluster, counted by its barrier.
+// 16 bytes into the same place of block `rank` of the cluster, counted by its barrier.
 __device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, float4 v) {
   asm volatile(
       "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
-      "%1, %2;\nst.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, "
-      "%5, %6}, [bar];\n}" ::"r"(shared_address(place)),
+      "%1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, "
+      "[bar];\n}" ::"r"(shared_address(place)),
       "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
       : "memory");
-}
-__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, float2 v) {
-  asm volatile(
-      "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
-      "%1, %2;\nst.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, "
-      "[bar];\n}" ::"r"(shared_address(place)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y)
-      : "memory");
-}
-// Registers of a warpgroup's threads from here on: the consumers take what the other roles leave.
-template <int N>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-template <int N>
-__device__ __forceinline__ void leave_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier() {
@@ -194,19 +165,18 @@ struct RingBlock {
   __device__ __forceinline__ explicit RingBlock(uint8_t* memory) {
     shared = memory;
     bars = reinterpret_cast<RingBarriers*>(memory);
-    rank = static_cast<int>(blockIdx.x) % kCluster, first = blockIdx.x / kCluster,
-    step = gridDim.x / kCluster;
+    rank = static_cast<int>(blockIdx.x) % 2, first = blockIdx.x / 2, step = gridDim.x / 2;
   }
   // By every thread, first of all; ends with an arrival at the cluster's barrier, which meet()
   // completes.
-  __device__ __forceinline__ void init() const {
+  __device__ __forceinline__ void init(const RingPlan& plan) const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i)
-        barrier_init(&bars->full[i], 2), barrier_init(&bars->empty[i], kConsumers);
+        barrier_init(&bars->full[i], 1), barrier_init(&bars->empty[i], kConsumers);
+      for (int i = 0; i < kActSlots; ++i)
+        barrier_init(&bars->act[i], 1), barrier_init(&bars->act_empty[i], kConsumers);
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
-      barrier_init(&bars->float_weights, 1);
-      for (uint64_t& x : bars->float_x) barrier_init(&x, 1);
-      barrier_init(&bars->sums, kConsumers), barrier_init(&bars->taken, kReducers);
+      barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -217,203 +187,195 @@ struct RingBlock {
   }
 };
 
-// A stage of the ring and the parity of its barriers' phase: each role walks all stages in order,
-// across slabs.
-struct RingCursor {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next(const RingPlan& plan) {
-    if (++stage == plan.stages) stage = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ uint8_t* memory(const RingBlock& b, const RingPlan& plan) const {
-    return b.shared + plan.ring + stage * plan.stage;
-  }
-  __device__ __forceinline__ void wait_empty(const RingBlock& b) const {
-    barrier_wait(&b.bars->empty[stage], parity ^ 1);
+// Supersteps in which this block has inputs.
+__device__ __forceinline__ int act_supersteps(const Q4Shape& q, int rank) {
+  return (q.groups - rank * q.per_block() + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+}
+
+// Places of consecutive stages in the ring: a stage does not wrap.
+struct RingPlace {
+  uint32_t at = 0, next = 0,
+           count = 0;  // byte of the ring; the same, counted without end; stages so far
+  // The stage's place; the ring's next byte is behind it.
+  __device__ __forceinline__ uint32_t take(uint32_t bytes, uint32_t ring_bytes) {
+    if (at + bytes > ring_bytes) next += ring_bytes - at, at = 0;
+    const uint32_t start = at;
+    at += bytes, next += bytes;
+    ++count;
+    return start;
   }
 };
 
-// One thread: the weights.
-__device__ __forceinline__ void ring_weights(const RingBlock& b, const RingPlan& plan,
-                                             const uint8_t* weights, const Q4Shape& q) {
-  const uint32_t bytes = static_cast<uint32_t>(q.stage_bytes());
-  const int slabs = q.slabs(), supersteps = q.supersteps();
-  RingCursor at;
-  for (int slab = b.first; slab < slabs; slab += b.step) {
-    const uint8_t* from = weights + q.stage(slab, b.rank, 0);
-    for (int s = 0; s < supersteps; ++s, from += bytes, at.next(plan)) {
-      at.wait_empty(b);
-      barrier_expect(&b.bars->full[at.stage], bytes);
-      bulk_copy(at.memory(b, plan), from, bytes, &b.bars->full[at.stage]);
-    }
-  }
-}
+// One thread for the life of the kernel.
+struct RingProducer {
+  RingPlace place;
+  uint32_t tail = 0;  // oldest stage not known to be free
 
-// One thread: the activations, which are there.
-__device__ __forceinline__ void ring_acts(const RingBlock& b, const RingPlan& plan,
-                                          const Projection& p) {
-  const Q4Shape& q = p.q;
-  const int stride = act_stride(p.out.m), slabs = q.slabs(), supersteps = q.supersteps();
-  RingCursor at;
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-  for (int slab = b.first; slab < slabs; slab += b.step) {
-    int group = b.rank * q.lanes();
-    for (int s = 0; s < supersteps; ++s, group += arith::kQ4Lanes, at.next(plan)) {
-      at.wait_empty(b);
-      const int bytes = min(q.groups - group, q.lanes()) * stride;
-      if (bytes <= 0) {  // the second block may have no group in the last superstep
-        barrier_arrive(&b.bars->full[at.stage]);
-        continue;
-      }
-      barrier_expect(&b.bars->full[at.stage], static_cast<uint32_t>(bytes));
-      bulk_copy(at.memory(b, plan) + plan.act, p.act + static_cast<size_t>(group) * stride,
-                static_cast<uint32_t>(bytes), &b.bars->full[at.stage]);
-    }
-  }
-}
-
-// A consumer warp of the half whose cells have R tiles.
-template <int R, bool Few>
-__device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan& plan,
-                                             const Projection& p) {
-  const Q4Shape& q = p.q;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, half = warp / q.lanes(),
-            own = warp % q.lanes();  // the contract's lane, of the block's
-  const int slabs = q.slabs(), supersteps = q.supersteps();
-  const int groups = (q.groups - b.rank * q.lanes() - own + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
-  const ActOffsets<Few> offsets(lane, p.out.m);
-  const int cell_at = q.cell(half, own), act_at = plan.act + own * act_stride(p.out.m);
-  TileSum<Few>* sums = reinterpret_cast<TileSum<Few>*>(b.shared + plan.sums) +
-                       (own * q.tiles + half * q.half_tiles(0)) * 32 + lane;
-  RingCursor at;
-  uint32_t taken = 1;  // parity
-  for (int slab = b.first; slab < slabs; slab += b.step, taken ^= 1) {
-    TileSum<Few> sum[R] = {};
-    for (int s = 0; s < supersteps; ++s) {
-      const uint8_t* stage = at.memory(b, plan);
-      uint64_t* empty = &b.bars->empty[at.stage];
-      barrier_wait(&b.bars->full[at.stage], at.parity);
-      at.next(plan);
-      Cell<R> cell;
-      cell.load(stage + cell_at, lane);
-      const ActFragment<Few> x = offsets.load(stage + act_at);
-      __syncwarp();  // every lane has its part
-      if (lane == 0) barrier_arrive(empty);
-      if (s < groups)
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-          tile_fma<Few>(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], x);
-    }
-    barrier_wait(&b.bars->taken, taken);  // the sums of the slab before
-#pragma unroll
-    for (int r = 0; r < R; ++r) sums[r * 32] = sum[r];
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&b.bars->sums);
-  }
-}
-
-// One reducer warp: float32 rows of the projection. Under the load of the weights' stream an access
-// waits too long to be issued load by load: bulk copies bring the whole weight row, before anything
-// else, then the activations in chunks of all rows, several on their way. A lane takes inputs
-// lane, lane + 32, ... in this order.
-struct FloatReducer {
-  const RingBlock& b;
-  const RingPlan& plan;
-  const FloatRows& f;
-  int m, ld;
-
-  __device__ __forceinline__ int chunks() const { return ceil_div(f.cols, kFloatChunk); }
-  __device__ __forceinline__ float* chunk(int turn) const {
-    return reinterpret_cast<float*>(b.shared + plan.float_x) + turn * m * kFloatChunk;
-  }
-  __device__ __forceinline__ void bring_weights(int row) const {  // one thread
-    if (row >= f.rows) return;
-    const uint32_t bytes = static_cast<uint32_t>(f.cols) * 4;
-    barrier_expect(&b.bars->float_weights, bytes);
-    bulk_copy(b.shared + plan.float_w, f.w + static_cast<size_t>(row) * f.cols, bytes,
-              &b.bars->float_weights);
-  }
-  __device__ __forceinline__ void bring_chunk(int c) const {  // one thread
-    if (c >= chunks()) return;
-    uint64_t* bar = &b.bars->float_x[c % kFloatTurns];
-    const uint32_t bytes = static_cast<uint32_t>(min(f.cols - c * kFloatChunk, kFloatChunk)) * 4;
-    barrier_expect(bar, bytes * m);
-    for (int i = 0; i < m; ++i)
-      bulk_copy(chunk(c % kFloatTurns) + i * kFloatChunk,
-                f.x + static_cast<size_t>(i) * f.cols + c * kFloatChunk, bytes, bar);
-  }
-  // The weights of row blockIdx.x have been asked for; the activations exist.
-  __device__ __forceinline__ void run() const {
-    const int lane = threadIdx.x % 32;
-    uint32_t weights_parity = 0, x_parity = 0;  // of x: a bit a turn
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-    for (int row = blockIdx.x; row < f.rows; row += gridDim.x) {
-      if (lane == 0)
-        for (int c = 0; c < kFloatTurns; ++c) bring_chunk(c);
-      barrier_wait(&b.bars->float_weights, weights_parity);
-      weights_parity ^= 1;
-      const float* w = reinterpret_cast<const float*>(b.shared + plan.float_w);
-      float sum[kRowBlock] = {};
-      for (int c = 0; c < chunks(); ++c, w += kFloatChunk) {
-        const int turn = c % kFloatTurns;
-        barrier_wait(&b.bars->float_x[turn], x_parity >> turn & 1);
-        x_parity ^= 1u << turn;
-        const float* x = chunk(turn);
-        for (int k = lane; k < min(f.cols - c * kFloatChunk, kFloatChunk); k += 32) {
-          const float weight = w[k];
-#pragma unroll
-          for (int i = 0; i < kRowBlock; ++i)
-            if (i < m) sum[i] = arith::fma32(weight, x[i * kFloatChunk + k], sum[i]);
+  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan,
+                                      const uint8_t* weights, const Q4Shape& q) {
+    const uint32_t bytes = static_cast<uint32_t>(kConsumers * q.cell_bytes()),
+                   ring_bytes = static_cast<uint32_t>(plan.ring_bytes);
+    const int slabs = q.slabs(), supersteps = q.supersteps();
+    for (int slab = b.first; slab < slabs; slab += b.step) {
+      const uint8_t* from = weights + q.cell(slab, b.rank, 0, 0) * q.cell_bytes();
+      for (int s = 0; s < supersteps; ++s, from += bytes) {
+        const uint32_t index = place.count, start = place.take(bytes, ring_bytes);
+        while (tail < index && (index - tail >= kStages ||
+                                place.next - b.bars->start[tail % kStages] > ring_bytes)) {
+          barrier_wait(&b.bars->empty[tail % kStages], tail / kStages % 2);
+          ++tail;
         }
-        __syncwarp();  // the chunk has been read
-        if (lane == 0) bring_chunk(c + kFloatTurns);
+        b.bars->start[index % kStages] = place.next - bytes;
+        barrier_expect(&b.bars->full[index % kStages], bytes);
+        bulk_copy(b.shared + plan.ring + start, from, bytes, &b.bars->full[index % kStages]);
       }
-#pragma unroll
-      for (int i = 0; i < kRowBlock; ++i) {
-        if (i >= m) break;
-        const float v = warp_tree(sum[i]);
-        if (lane == 0) f.y[static_cast<size_t>(i) * ld + row] = v;
-      }
-      if (lane == 0) bring_weights(row + gridDim.x);
     }
   }
 };
 
-// A reducer warp: 0 .. kReducers-1. What the results are added to must be there.
-template <bool Few>
-__device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& plan,
-                                            const Projection& p, int reducer) {
-  const Q4Shape& q = p.q;
-  const Output& out = p.out;
-  using Sum = TileSum<Few>;
-  constexpr int kLanes = arith::kQ4Lanes / kCluster;
-  const int lane = threadIdx.x % 32, tiles = q.tiles, slabs = q.slabs();
-  const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums) + lane;
-  const int owned_most = (tiles + 1) / kCluster, owned = (tiles - b.rank + 1) / kCluster;
-  uint32_t passes = 0;
-  for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
-    Sum* inbox = reinterpret_cast<Sum*>(b.shared + plan.exchange +
-                                        static_cast<int>(passes % 2) * plan.inbox);
-    uint64_t* arrived = &b.bars->exchange[passes % 2];
-    if (reducer == 0 && lane == 0)
-      barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
-    barrier_wait(&b.bars->sums, passes % 2);
-    for (int i = reducer; i < tiles; i += kReducers) {
-      const Sum v = tree<kLanes>(sums + i * 32, tiles * 32);
-      Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
-      if (i % 2 == b.rank) *place = v;
-      else send(place, arrived, 1 - b.rank, v);
+struct RingConsumer {
+  RingPlace place;
+  uint32_t act_parity = 0, passes = 0;
+
+  template <int R>
+  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan,
+                                      const Projection& p) {
+    const Q4Shape& q = p.q;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int slabs = q.slabs(), supersteps = q.supersteps(),
+              with_inputs = act_supersteps(q, b.rank);
+    const int own_groups =
+        (q.groups - b.rank * q.per_block() - warp + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+    const bool cycle = with_inputs > plan.slots;
+    constexpr uint32_t kBytes = kConsumers * R * kTileBytes;
+    const ActOffsets offsets(lane, p.out.m);
+    const uint8_t* x = b.shared + plan.act + warp * act_stride(p.out.m);
+    float4* sums = reinterpret_cast<float4*>(b.shared + plan.sums);
+    int slot = 0;
+    bool fresh = true;  // the slots have not been waited for
+    for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
+      float sum[R][4] = {};
+      if (!cycle) slot = 0;
+      for (int s = 0; s < supersteps; ++s) {
+        const uint32_t index = place.count,
+                       start = place.take(kBytes, static_cast<uint32_t>(plan.ring_bytes));
+        Cell<R> cell;
+        barrier_wait(&b.bars->full[index % kStages], index / kStages % 2);
+        cell.load(b.shared + plan.ring + start + warp * (R * kTileBytes), lane);
+        __syncwarp();  // every lane has its part
+        if (lane == 0) barrier_arrive(&b.bars->empty[index % kStages]);
+        if (s >= with_inputs) continue;
+        if (fresh || cycle) {
+          barrier_wait(&b.bars->act[slot], act_parity >> slot & 1u);
+          act_parity ^= 1u << slot;
+        }
+        if (s < own_groups) {
+          const ActFragment fragment = offsets.load(x + slot * plan.slot);
+#pragma unroll
+          for (int r = 0; r < R; ++r)
+            tile_fma(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], fragment);
+        }
+        if (cycle) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&b.bars->act_empty[slot]);
+        }
+        if (++slot == plan.slots) slot = 0;
+      }
+      fresh = false;
+      barrier_wait(&b.bars->taken, (passes % 2) ^ 1);  // the sums of the slab before
+#pragma unroll
+      for (int r = 0; r < R; ++r)
+        sums[(warp * R + r) * 32 + lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
+      barrier_arrive(&b.bars->sums);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&b.bars->taken);
-    named_barrier<1, kReducers * 32>();  // this block's own sums
-    barrier_wait_cluster(arrived, passes / 2 % 2);
-    for (int i = reducer; i < owned; i += kReducers)
-      out.store(slab * tiles + i * 2 + b.rank, lane,
-                tree<kCluster>(inbox + i * 32 + lane, owned_most * 32));
-    named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
   }
-}
+};
+
+struct RingReducer {
+  uint32_t passes = 0, act_empty_parity = 0;
+
+  // reducer: 0 .. kReducers-1, a warp. The activations' bytes must be there.
+  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan, const Projection& p,
+                                      int reducer) {
+    const Q4Shape& q = p.q;
+    const Output& out = p.out;
+    const int lane = threadIdx.x % 32, slab_tiles = q.tiles, slabs = q.slabs();
+    if (reducer == 0 && lane == 0 && b.first < slabs) bring_activations(b, plan, p);
+    __syncwarp();
+    for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * out.m;
+         task += gridDim.x * kReducers) {
+      const int r = task / out.m, i = task % out.m;
+      const float *w = p.floats.w + static_cast<size_t>(r) * p.floats.cols,
+                  *x = p.floats.x + static_cast<size_t>(i) * p.floats.cols;
+      float sum = 0.0f;
+      int k = lane;
+      for (; k + 32 * 31 < p.floats.cols;
+           k +=
+           32 * 32) {  // many loads on their way: this must end before the first lane sums come
+        float a[32], c[32];
+#pragma unroll
+        for (int j = 0; j < 32; ++j) a[j] = w[k + 32 * j], c[j] = x[k + 32 * j];
+#pragma unroll
+        for (int j = 0; j < 32; ++j) sum = arith::fma32(a[j], c[j], sum);
+      }
+      for (; k < p.floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
+      sum = warp_tree(sum);
+      if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
+    }
+
+    const float4* sums = reinterpret_cast<const float4*>(b.shared + plan.sums);
+    const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
+              other = 1 - b.rank;
+    for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
+      float4* inbox = reinterpret_cast<float4*>(b.shared + plan.exchange +
+                                                static_cast<int>(passes % 2) * plan.inbox);
+      uint64_t* arrived = &b.bars->exchange[passes % 2];
+      if (reducer == 0 && lane == 0) barrier_expect(arrived, static_cast<uint32_t>(owned * 512));
+      barrier_wait(&b.bars->sums, passes % 2);
+      for (int i = reducer; i < slab_tiles; i += kReducers) {
+        const float4 v = tree4<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
+        float4* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
+        if (i % 2 == b.rank) *place = v;
+        else send(place, arrived, other, v);
+      }
+      barrier_arrive(&b.bars->taken);
+      named_barrier<1, kReducers * 32>();  // this block's own sums
+      barrier_wait_cluster(arrived, passes / 2 % 2);
+      for (int i = reducer; i < owned; i += kReducers)
+        out.store(slab * slab_tiles + i * 2 + b.rank, lane,
+                  tree4<2>(inbox + i * 32 + lane, owned_most * 32));
+      named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void bring_activations(const RingBlock& b, const RingPlan& plan,
+                                                    const Projection& p) {
+    const Q4Shape& q = p.q;
+    const int stride = act_stride(p.out.m), with_inputs = act_supersteps(q, b.rank),
+              per_block = q.per_block();
+    const bool cycle = with_inputs > plan.slots;
+    const int passes_here = (q.slabs() - b.first + b.step - 1) / b.step,
+              total = cycle ? with_inputs * passes_here : with_inputs;
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    for (int i = 0, s = 0, slot = 0; i < (cycle ? total + plan.slots : total); ++i) {
+      if (i >= plan.slots) {  // only where slots are used again: the use before has ended
+        barrier_wait(&b.bars->act_empty[slot], act_empty_parity >> slot & 1u);
+        act_empty_parity ^= 1u << slot;
+      }
+      if (i < total) {
+        const int group = s * arith::kQ4Lanes + b.rank * per_block,
+                  count = min(q.groups - group, per_block);
+        barrier_expect(&b.bars->act[slot], static_cast<uint32_t>(count * stride));
+        bulk_copy(b.shared + plan.act + slot * plan.slot,
+                  p.act + static_cast<size_t>(group) * stride,
+                  static_cast<uint32_t>(count * stride), &b.bars->act[slot]);
+      }
+      if (++s == with_inputs) s = 0;
+      if (++slot == plan.slots) slot = 0;
+    }
+  }
+};
 #endif
 
 }  // namespace vcuda::gpu

@@ -5,7 +5,7 @@
 // (median over graphs of repeated calls), with the bytes that it must move and their share of the
 // copy rate of the same run. --cuts: each compiled cut of the projections' rows instead, by bytes
 // against the simple kernel's; --table writes the fastest as native/cuda/cuts.h. Exit status 0:
-// every byte equal; 1: a difference; 2: a call that this program does not know.
+// every byte equal; 1: a difference; 2: a wrong call, or no device.
 #include <cstdlib>
 #include <functional>
 

@@ -135,6 +135,7 @@ class Backend {
       const std::vector<Tensor>& stacked) = 0;  // all Q4 or all float, same cols
 
   // -- the step. begin/end bracket one forward pass; end returns when outputs are in host memory.
+  // A step that may be recorded (StepInput::graph) begins with embed, which brings its inputs.
   virtual void begin(const StepInput&) = 0;
   // An operation between begin and end failed: nothing of the step stays open.
   virtual void cancel() noexcept {}

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = ROOT / "native" / "cuda" / "bench-gpu.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- bench-gpu -->\n", "<!-- /bench-gpu -->\n"
-MACHINE = ("device", "driver", "date")
+MACHINE = ("device", "driver", "date", "revision")
 
 # How often a step of the 27B makes each call of kernel_bench.
 CALLS = {
@@ -106,7 +106,8 @@ def tables(numbers: dict[str, Any]) -> str:
     """What stands between the marks in README.md."""
     model = numbers["model"]
     return f"""\
-One {numbers["device"]}, driver {numbers["driver"]}, {numbers["date"]}, the whole step in a graph, \
+One {numbers["device"]}, driver {numbers["driver"]}, {numbers["date"]}, \
+revision {numbers["revision"][:7]}, the whole step in a graph, \
 {model["weight_bytes"] / 1e9:.1f} GB of weights, copy rate {numbers["copy_gb_s"] / 1e3:.2f} TB/s.
 Checked by bytes in the same run: {numbers["equal_bytes"]}.
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "build_info.h"
 #include "cuda/device.h"
 
 namespace bench {
@@ -48,9 +49,17 @@ inline double copy_rate(cudaStream_t stream) {
          });
 }
 
+// The revision in VCUDA_BUILD_INFO, which is JSON's members as text.
+inline std::string built_from() {
+  const std::string info = VCUDA_BUILD_INFO, before = "\"revision\": \"";
+  const size_t at = info.find(before) + before.size();
+  const bool dirty = info.find("\"dirty\": true") != info.npos;
+  return info.substr(at, info.find('"', at) - at) + (dirty ? "+" : "");
+}
+
 struct Machine {
   cudaDeviceProp p;
-  std::string driver = "unknown", date;
+  std::string driver = "unknown", date, revision;  // of native/, with a + where it was changed
 
   Machine() {
     check(cudaGetDeviceProperties(&p, 0), "device");
@@ -63,6 +72,7 @@ struct Machine {
     char day[16];
     std::strftime(day, sizeof day, "%Y-%m-%d", std::gmtime(&now));
     date = day;
+    revision = built_from();
   }
 };
 
@@ -94,6 +104,7 @@ class Json {
     return field("device", m.p.name)
         .field("driver", m.driver)
         .field("date", m.date)
+        .field("revision", m.revision)
         .field("copy_gb_s", copy_gb_s, 1);
   }
   void write(const std::string& path) const {

@@ -51,7 +51,7 @@ def test_numbers_hang_together(numbers: dict[str, Any]) -> None:
 
 def test_two_runs_of_different_machines_are_not_merged(numbers: dict[str, Any]) -> None:
     steps = {k: v for k, v in numbers.items() if k != "operations"}
-    operations = {k: numbers[k] for k in ("device", "driver", "date", "copy_gb_s")}
+    operations = {k: numbers[k] for k in ("device", "driver", "date", "revision", "copy_gb_s")}
     operations["operations"] = numbers["operations"]["measured"]
     assert tables(merged(steps, operations))
     other = copy.deepcopy(operations) | {"driver": "1.2"}

@@ -41,6 +41,17 @@ static bool environment_flag(const char* name, bool otherwise) {
   return text && *text ? std::strcmp(text, "0") != 0 : otherwise;
 }
 
+// The attention kernel by queries of a block (few keys, many keys) and the most dimensions.
+struct AttentionVariant {
+  int q, many, d;
+  void (*kernel)(AttentionArgs, const StepParams*);
+};
+static const AttentionVariant kAttention[] = {
+    {8, 8, 256, kernel_attention<8, 8, 1>},
+    {8, 24, 256, kernel_attention<8, 24, 1>},
+    {8, 8, 512, kernel_attention<8, 8, 2>},
+};
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device) {
@@ -65,8 +76,8 @@ class CudaBackend final : public Backend {
     limits_ = find_limits(p);
     stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
     shared_most_ = p.sharedMemPerBlockOptin;
-    for (int d : {256, 512})
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(attention_kernel(d).kernel),
+    for (const AttentionVariant& v : kAttention)
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_most_)),
             "open");
@@ -84,9 +95,12 @@ class CudaBackend final : public Backend {
                                reinterpret_cast<const void*>(kernel_gdn<16, 2, 2>),
                                reinterpret_cast<const void*>(kernel_gdn<8, 1, 2>),
                                reinterpret_cast<const void*>(kernel_gdn_any),
+                               reinterpret_cast<const void*>(kernel_attention_prepare),
+                               reinterpret_cast<const void*>(kernel_attention_merge),
                                reinterpret_cast<const void*>(kernel_check_finite),
-                               reinterpret_cast<const void*>(attention_kernel(256).kernel),
-                               reinterpret_cast<const void*>(attention_kernel(512).kernel)})
+                               reinterpret_cast<const void*>(kAttention[0].kernel),
+                               reinterpret_cast<const void*>(kAttention[1].kernel),
+                               reinterpret_cast<const void*>(kAttention[2].kernel)})
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
             "open");
@@ -116,7 +130,7 @@ class CudaBackend final : public Backend {
     arena_.clear();
     partial_arena_.clear();
     partial_ = nullptr, partial_floats_ = 0;
-    attention_shape_ = {};
+    partial_row_floats_ = 0;
   }
 
   size_t act_bytes(int cols, int rows) const override {
@@ -125,7 +139,8 @@ class CudaBackend final : public Backend {
   }
 
   size_t kv_bytes(const Config& c, int context) const override {
-    attention_shape_ = {c.q_heads, c.kv_heads, c.head_dim, context, {}};
+    partial_row_floats_ =
+        static_cast<size_t>(c.q_heads) * attention_units(context) * (c.head_dim + 2);
     return 2 * head_floats(c, context) * c.kv_heads * sizeof(float);
   }
 
@@ -194,16 +209,12 @@ class CudaBackend final : public Backend {
   void begin(const StepInput& in) override {
     select();
     // Everything that can run out of memory comes before the capture.
-    const size_t floats = partial_floats(std::min(in.m, kAttentionRows));
+    const size_t floats = partial_row_floats_ * static_cast<size_t>(in.m);
     if (floats > partial_floats_) {
       graphs_.clear();  // they hold the old address
       partial_arena_.clear();
       partial_ = nullptr, partial_floats_ = 0;
       partial_ = static_cast<float*>(partial_arena_.alloc(floats * sizeof(float)));
-      const size_t bytes = attention_counters(attention_shape_.q_heads, attention_shape_.kv_heads) *
-                           sizeof(unsigned);
-      attention_counters_ = static_cast<unsigned*>(partial_arena_.alloc(bytes));
-      check(cudaMemsetAsync(attention_counters_, 0, bytes, stream_), "step");
       partial_floats_ = floats;
     }
     if (unended_) check(cudaStreamSynchronize(stream_), "step");  // it may still write bad_
@@ -214,7 +225,6 @@ class CudaBackend final : public Backend {
     *bad_.get() = 0;
     unended_ = true;
     graph_ = {in.m, in.graph};
-    projected_ = false;
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
     // Outside of graphs an operation may come without the embedding, which brings the parameters.
@@ -271,24 +281,27 @@ class CudaBackend final : public Backend {
   void attention(const Layer& l, const Config& c, const Weights& w, const StepInput& in, void* kv,
                  float* rows, Rows out) override {
     AttentionArgs a{};
-    a.q_norm = l.attention.q_norm, a.k_norm = l.attention.k_norm, a.inv_freq = w.inv_freq;
+    a.in = rows, a.q_norm = l.attention.q_norm, a.k_norm = l.attention.k_norm,
+    a.inv_freq = w.inv_freq;
     a.head_floats = head_floats(c, in.context);
     a.keys = static_cast<float*>(kv),
     a.values = a.keys + a.head_floats * static_cast<size_t>(c.kv_heads);
-    a.partial = partial_, a.counters = attention_counters_;
+    a.partial = partial_, a.units = attention_units(in.context);
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
     a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads,
-    a.per_kv = c.q_heads / c.kv_heads, a.d = c.head_dim, a.half = c.rotary_dim / 2, a.tile = -1,
-    a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-    const AttentionKernel kernel = attention_kernel(a.d);
-    for (a.row0 = 0; a.row0 < a.m; a.row0 += kAttentionRows) {
-      a.in = rows + static_cast<size_t>(a.row0) * static_cast<size_t>(a.ld);
-      a.rows = std::min(a.m - a.row0, kAttentionRows), a.early = projected_;
-      a.room = attention_room(static_cast<int>(shared_most_), a.d, a.rows,
-                              attention_most_tile(a.queries(), kernel.most_tile));
-      launch("attention", kernel.kernel, dim3(u(limits_.multiprocessors)), dim3(kAttentionThreads),
-             static_cast<size_t>(attention_shared_bytes(a.room, a.d, a.rows)), a, params_);
-    }
+    a.d = c.head_dim, a.half = c.rotary_dim / 2;
+    a.context = in.context, a.eps = c.rms_eps,
+    a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    launch("attention: prepare", kernel_attention_prepare,
+           dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
+
+    const AttentionVariant& v = attention_variant(a);
+    const int groups = ceil_div(a.m * a.per_kv(), v.q);
+    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 2)));
+    launch("attention", v.kernel, grid, dim3(kAttentionThreads),
+           sizeof(float) * static_cast<size_t>(attention_shared_floats(v.many, a.d)), a, params_);
+    launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)),
+           dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
     if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
   }
 
@@ -390,29 +403,18 @@ class CudaBackend final : public Backend {
   void select() { check(cudaSetDevice(device_), "device"); }
   void select_quietly() { cudaSetDevice(device_); }
 
-  // Floats of attention's partial results for `rows` rows.
-  size_t partial_floats(int rows) const {
-    const AttentionShape& shape = attention_shape_;
-    if (shape.context == 0) return 0;
-    size_t& floats = shape.partial_floats[rows];
-    if (floats == 0)
-      floats = attention_partial_floats(shape.context, rows, shape.q_heads, shape.kv_heads, shape.d,
-                                        attention_most_tile(rows * (shape.q_heads / shape.kv_heads),
-                                                            attention_kernel(shape.d).most_tile),
-                                        limits_.multiprocessors);
-    return floats;
+  static const AttentionVariant& attention_variant(const AttentionArgs& a) {
+    return a.d > 256 ? kAttention[2] : a.m * a.per_kv() > 8 ? kAttention[1] : kAttention[0];
   }
 
   template <class... Parameters, class... Arguments>
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
               size_t shared, Arguments... arguments) {
-    projected_ = false;
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
   }
 
   template <int J, int C, int Split>
   void launch_gdn(const GdnArgs& a) {
-    projected_ = false;
     for (GdnArgs part = a; part.row0 < a.m && !replay_; part.row0 += kRowBlock)
       stream_.launch("gdn", kernel_gdn<J, C, Split>, dim3(u(a.v_heads * Split)),
                      dim3(u(gdn_threads<J, C, Split>())), sizeof(GdnShared<J, Split>), Split, part,
@@ -445,7 +447,6 @@ class CudaBackend final : public Backend {
                add);
       }
     }
-    projected_ = true;
   }
 
   void quantize(Rows r, int cols, int m) {
@@ -511,15 +512,9 @@ class CudaBackend final : public Backend {
   StepParams step_{};             // of the step that was begun
   StepParams* params_ = nullptr;  // the same in device memory, written by the step's first kernel
   EmbedArgs embed_{};             // that kernel's other arguments
-  struct AttentionShape {
-    int q_heads = 0, kv_heads = 0, d = 0, context = 0;
-    mutable size_t partial_floats[kAttentionRows + 1] = {};  // 0: not known yet
-  };
-  mutable AttentionShape attention_shape_;  // from kv_bytes
-  unsigned* attention_counters_ = nullptr;
+  mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
-  bool projected_ = false;       // the operation issued last is a projection
   bool unended_ = false;         // a step was begun and its end not reached
   std::pair<int, int> graph_{};  // m and StepInput::graph of the step
   std::map<std::pair<int, int>, StepGraph> graphs_;

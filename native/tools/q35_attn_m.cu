@@ -1,4 +1,4 @@
-// q35_attn_m: the proof at the level of the attention kernel.
+// q35_attn_m: the proof at the level of the attention kernels.
 //
 // 27B shapes: for each M and cursor, M rows one by one against M rows at once: the whole cache and
 // the outputs by bytes, the appended rows against the inputs, and memory past the cursor untouched.
@@ -6,10 +6,10 @@
 // every row and new keys that differ, the first and the last row must differ; at cursor 0 with one
 // and the same key and value everywhere and no rotation, every row must be equal by right.
 //
-// Then every division of the work (tiles, grids from 3 blocks on, pieces of each size) at cursors
-// up to 16 thousand keys and several head sizes against a plain kernel that follows the contract's
-// text: outputs, quantized outputs and both caches by bytes. Exit status 0: all of that holds; 1:
-// it does not, and a line says where; 2: no device.
+// Then each compiled kernel on grids of several sizes, at cursors on both sides of the border
+// between units of chunks and of spans and up to 16 thousand keys, at several head sizes, against a
+// plain kernel that follows the contract's text: outputs, quantized outputs and both caches by
+// bytes. Exit status 0: all of that holds; 1: it does not, and a line says where; 2: no device.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -45,7 +45,7 @@ struct Shape {
   }
 };
 
-constexpr int kMost = kAttentionRows, kMostGrid = 132, kLongest = 16384 + 64;
+constexpr int kMost = 8, kLongest = 16384 + 64;
 constexpr Shape k27b{24, 4, 256, 64, 1088};
 
 struct Inputs {
@@ -57,9 +57,18 @@ struct Result {
   std::vector<float> cache, out;  // out [M, Hq*D]
 };
 
-// How the work is divided; bits must not depend on it.
+// A compiled form of the kernel and the blocks that share the work; bits must not depend on either.
+struct Form {
+  const char* name;
+  int shared_queries, most_d;
+  void (*kernel)(AttentionArgs, const StepParams*);
+};
+const Form kForms[] = {{"8 queries", 8, 256, kernel_attention<8, 8, 1>},
+                       {"8 or 24 queries", 24, 256, kernel_attention<8, 24, 1>},
+                       {"8 queries of 512", 8, 512, kernel_attention<8, 8, 2>}};
 struct Division {
-  int tile = -1, grid = kMostGrid, shared = 0;  // shared memory in bytes, 0: all there is
+  const Form* form;
+  int grid;
 };
 
 // The contract's text, one thread a head of a row: norm, rotary, append. q: [rows, Hq*D].
@@ -219,28 +228,19 @@ class Bench {
  public:
   explicit Bench(const Shape& shape) : shape_(shape) {
     stream_.create(false);
-    cudaDeviceProp p;
-    check(cudaGetDeviceProperties(&p, 0), "device");
-    shared_most_ = static_cast<int>(p.sharedMemPerBlockOptin);
-    check(cudaFuncSetAttribute(attention_kernel(shape.d).kernel,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, shared_most_),
-          "device");
+    for (const Form& form : kForms)
+      check(cudaFuncSetAttribute(form.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared_bytes(form, form.most_d)),
+            "device");
     for (float*& cache : caches_) cache = floats(shape.cache_floats());
     for (float*& out : outs_) out = floats(size_t{kMost} * shape.width());
     act_bytes_ = size_t{kMost} * shape.width() * 4;
     for (uint8_t*& act : acts_) act = static_cast<uint8_t*>(arena_.alloc(act_bytes_));
     in_ = floats(size_t{kMost} * shape.ld()), q_ = floats(size_t{kMost} * shape.width());
     q_norm_ = floats(shape.d), k_norm_ = floats(shape.d), inv_freq_ = floats(shape.rotary / 2);
-    for (int grid : {3, 16, 40, kMostGrid})
-      for (int rows = 1; rows <= kMost; ++rows)
-        partial_floats_ =
-            std::max(partial_floats_,
-                     attention_partial_floats(shape.context, rows, shape.q_heads, shape.kv_heads,
-                                              shape.d, kAttentionTiles - 1, grid));
+    partial_floats_ = size_t{kMost} * shape.q_heads * attention_units(shape.context) *
+                      static_cast<size_t>(shape.d + 2);
     partial_ = floats(partial_floats_);
-    counters_bytes_ = attention_counters(shape.q_heads, shape.kv_heads) * sizeof(unsigned);
-    counters_ = static_cast<unsigned*>(arena_.alloc(counters_bytes_));
-    check(cudaMemset(counters_, 0, counters_bytes_), "counters");
     step_ = static_cast<StepParams*>(arena_.alloc(sizeof(StepParams)));
     different_ = static_cast<unsigned*>(arena_.alloc(sizeof(unsigned)));
   }
@@ -266,30 +266,26 @@ class Bench {
     AttentionArgs a{};
     a.in = in_, a.q_norm = q_norm_, a.k_norm = k_norm_, a.inv_freq = inv_freq_;
     a.keys = caches_[which], a.values = a.keys + shape_.kv_heads * shape_.head_floats();
-    a.head_floats = shape_.head_floats(), a.partial = partial_, a.counters = counters_;
-    a.out = outs_[which], a.act = acts_[which], a.rows = a.m = m, a.ld = shape_.ld();
+    a.head_floats = shape_.head_floats(), a.partial = partial_;
+    a.units = attention_units(shape_.context), a.context = shape_.context;
+    a.out = outs_[which], a.act = acts_[which], a.m = m, a.ld = shape_.ld();
     a.q_heads = shape_.q_heads, a.kv_heads = shape_.kv_heads, a.d = shape_.d;
-    a.per_kv = shape_.q_heads / shape_.kv_heads;
     a.half = shape_.rotary / 2, a.eps = 1e-6f;
     a.scale = 1.0f / std::sqrt(static_cast<float>(shape_.d));
     return a;
   }
-  // False where the division does not fit.
-  bool attend(AttentionArgs a, const Division& division) {
-    const AttentionKernel kernel = attention_kernel(a.d);
-    const int most = division.tile >= 0 ? std::min(division.tile, kernel.most_tile)
-                                        : attention_most_tile(a.queries(), kernel.most_tile);
-    a.tile = division.tile;
-    a.room = attention_room(division.shared ? division.shared : shared_most_, a.d, a.rows, most);
-    if (a.room.most_tile < 0 || division.tile > a.room.most_tile) return false;
+  void attend(const AttentionArgs& a, const Division& division) {
     check(cudaMemsetAsync(partial_, 0xff, partial_floats_ * sizeof(float), stream_), "poison");
-    stream_.launch("attention", kernel.kernel, dim3(division.grid), dim3(kAttentionThreads),
-                   attention_shared_bytes(a.room, a.d, a.rows), 1, a, step_);
-    return true;
+    stream_.launch("prepare", kernel_attention_prepare,
+                   dim3(ceil_div(a.q_heads + a.kv_heads, 4), a.m), dim3(128), 0, 1, a, step_);
+    stream_.launch("attention", division.form->kernel, dim3(division.grid), dim3(kAttentionThreads),
+                   shared_bytes(*division.form, a.d), 1, a, step_);
+    stream_.launch("merge", kernel_attention_merge, dim3(a.q_heads, a.m),
+                   dim3(ceil_div(a.d, 32) * 32), 0, 1, a, step_);
   }
   void plain(const AttentionArgs& a) {
-    kernel_plain_heads<<<dim3(a.q_heads + a.kv_heads, a.rows), 1, 0, stream_>>>(a, step_, q_);
-    kernel_plain_attention<<<dim3(a.q_heads, a.rows), 512, 0, stream_>>>(a, step_, q_);
+    kernel_plain_heads<<<dim3(a.q_heads + a.kv_heads, a.m), 1, 0, stream_>>>(a, step_, q_);
+    kernel_plain_attention<<<dim3(a.q_heads, a.m), 512, 0, stream_>>>(a, step_, q_);
   }
   void clear_outputs() {
     for (float* out : outs_)
@@ -301,17 +297,15 @@ class Bench {
     return different(outs_[0], outs_[1], static_cast<size_t>(m) * shape_.width());
   }
   unsigned different_acts() { return different(acts_[0], acts_[1], act_bytes_ / 4); }
-  bool counters_left() {
-    std::vector<unsigned> v(counters_bytes_ / sizeof(unsigned));
-    check(cudaMemcpy(v.data(), counters_, counters_bytes_, cudaMemcpyDeviceToHost), "copy");
-    return std::any_of(v.begin(), v.end(), [](unsigned x) { return x != 0; });
-  }
   std::vector<float> output(int which, int m) {
     return download(outs_[which], static_cast<size_t>(m) * shape_.width());
   }
   std::vector<float> cache() { return download(caches_[0], shape_.cache_floats()); }
 
  private:
+  static int shared_bytes(const Form& form, int d) {
+    return static_cast<int>(sizeof(float)) * attention_shared_floats(form.shared_queries, d);
+  }
   float* floats(size_t n) { return static_cast<float*>(arena_.alloc(n * sizeof(float))); }
   void upload(float* to, const std::vector<float>& v) {
     check(cudaMemcpy(to, v.data(), v.size() * sizeof(float), cudaMemcpyHostToDevice), "copy");
@@ -335,11 +329,10 @@ class Bench {
   Shape shape_;
   Arena arena_;
   Stream stream_;
-  int shared_most_ = 0;
   float *caches_[2], *outs_[2], *in_, *q_, *q_norm_, *k_norm_, *inv_freq_, *partial_;
   uint8_t* acts_[2];
-  size_t act_bytes_, partial_floats_ = 0, counters_bytes_;
-  unsigned *counters_, *different_;
+  size_t act_bytes_, partial_floats_;
+  unsigned* different_;
   StepParams* step_;
 };
 
@@ -359,7 +352,7 @@ Result run(Bench& bench, const Inputs& inputs, const std::vector<float>& before,
   Result result;
   for (int row = 0; row < m; row += batch) {
     bench.rows(inputs.rows.data() + static_cast<size_t>(bench.shape().ld()) * row, batch);
-    bench.attend(bench.args(0, batch, cursor + row), {});
+    bench.attend(bench.args(0, batch, cursor + row), {&kForms[batch > 1], 132});
     const std::vector<float> out = bench.output(0, batch);
     result.out.insert(result.out.end(), out.begin(), out.end());
   }
@@ -432,44 +425,40 @@ void check_rows(Bench& bench, int m, int cursor) {
            "one key and value everywhere: the rows differ");
 }
 
-// M rows at `cursor` by each of these divisions against the plain kernel. Returns the cases.
-int check_divisions(Bench& bench, int m, int cursor, const std::vector<Division>& divisions) {
+// M rows at `cursor` by each form on each grid against the plain kernel. Returns the cases.
+int check_forms(Bench& bench, int m, int cursor, const std::vector<int>& grids) {
   const Shape& s = bench.shape();
-  if (cursor + m > s.context) return 0;
   bench.inputs(random(3, s.d), random(4, s.d), frequencies(s.rotary));
-  bench.rows(random(5, static_cast<size_t>(m) * s.ld()).data(), m);
+  const std::vector<float> rows = random(5, static_cast<size_t>(m) * s.ld());
+  bench.rows(rows.data(), m);
   bench.clear_outputs();
   bench.fill(1, cursor);
   bench.plain(bench.args(1, m, cursor));
   int cases = 0;
-  for (const Division& division : divisions) {
-    bench.fill(0, cursor);
-    if (!bench.attend(bench.args(0, m, cursor), division)) continue;
-    ++cases;
-    const std::string where = "D " + std::to_string(s.d) + ", tile " +
-                              std::to_string(division.tile) + ", " + std::to_string(division.grid) +
-                              " blocks, " + std::to_string(division.shared) + " bytes: ";
-    const unsigned outputs = bench.different_outputs(m), caches = bench.different_caches();
-    expect(outputs == 0, m, cursor, where + std::to_string(outputs) + " outputs differ");
-    expect(caches == 0, m, cursor, where + std::to_string(caches) + " words of the caches differ");
-    if (s.d % arith::kGroup == 0)
-      expect(bench.different_acts() == 0, m, cursor, where + "the quantized outputs differ");
-    expect(!bench.counters_left(), m, cursor, where + "a counter is not zero afterwards");
-  }
+  for (const Form& form : kForms)
+    for (int grid : grids) {
+      if (s.d > form.most_d) continue;
+      ++cases;
+      bench.fill(0, cursor);
+      bench.rows(rows.data(), m);  // queries are rotated where they lie
+      bench.attend(bench.args(0, m, cursor), {&form, grid});
+      const std::string where =
+          "D " + std::to_string(s.d) + ", " + form.name + ", " + std::to_string(grid) + " blocks: ";
+      const unsigned outputs = bench.different_outputs(m), caches = bench.different_caches();
+      expect(outputs == 0, m, cursor, where + std::to_string(outputs) + " outputs differ");
+      expect(caches == 0, m, cursor,
+             where + std::to_string(caches) + " words of the caches differ");
+      if (s.d % arith::kGroup == 0)
+        expect(bench.different_acts() == 0, m, cursor, where + "the quantized outputs differ");
+    }
   return cases;
 }
 
-int check_shape(const Shape& shape, const std::vector<int>& ms, const std::vector<int>& cursors,
-                const std::vector<int>& grids) {
+int check_shape(const Shape& shape, const std::vector<int>& ms, const std::vector<int>& cursors) {
   Bench bench(shape);
-  std::vector<Division> divisions;
-  for (int tile = -1; tile < kAttentionTiles; ++tile)
-    for (int grid : grids) divisions.push_back({tile, grid, 0});
-  for (int shared : {160 * 1024, 96 * 1024, 66 * 1024, 48 * 1024})
-    divisions.push_back({-1, 16, shared});
   int cases = 0;
   for (int cursor : cursors)
-    for (int m : ms) cases += check_divisions(bench, m, cursor, divisions);
+    for (int m : ms) cases += check_forms(bench, m, cursor, {3, 40, 264});
   return cases;
 }
 
@@ -486,19 +475,20 @@ int main() {
     }
     const int rows = proof::failures;
     std::printf("q35_attn_m: rows together and one by one: %d cases, %d failures\n", cases, rows);
+    // More than kMostChunkUnits chunks are worked on by span: from 8192 visible keys on.
     proof::Shape shape = proof::k27b;
     shape.context = proof::kLongest;
-    cases = proof::check_shape(shape, {1, 2, 5, 8}, {0, 1, 60, 63, 64, 450, 1020, 1023, 1024, 2047},
-                               {3, 40, 132});
-    cases +=
-        proof::check_shape(shape, {1, 8}, {4090, 8185, 8191, 8192, 8193, 16383, 16384}, {16, 132});
-    for (proof::Shape other : {proof::Shape{6, 2, 64, 16, 2112}, proof::Shape{5, 1, 80, 80, 2112},
-                               proof::Shape{16, 2, 96, 10, 2112},
-                               proof::Shape{6, 3, 512, 512, 2112}, proof::Shape{4, 2, 16, 2, 2112}})
-      cases += proof::check_shape(other, {1, 3, 8}, {0, 61, 64, 1021, 2047}, {3, 132});
-    std::printf(
-        "q35_attn_m: divisions of the work against the plain kernel: %d cases, %d failures\n",
-        cases, proof::failures - rows);
+    cases = proof::check_shape(
+        shape, {1, 2, 5, 8},
+        {0, 1, 60, 63, 64, 450, 1020, 1023, 1024, 2047, 8184, 8191, 8192, 8193, 16383, 16384});
+    for (const proof::Shape& other :
+         {proof::Shape{6, 2, 64, 16, 2112}, proof::Shape{5, 1, 80, 80, 2112},
+          proof::Shape{16, 2, 96, 10, 2112}, proof::Shape{6, 3, 512, 512, 2112},
+          proof::Shape{4, 2, 16, 2, 2112}})
+      cases += proof::check_shape(other, {1, 3, 8}, {0, 61, 64, 1021, 2047});
+    cases += proof::check_shape({4, 2, 16, 2, 9216}, {1, 3, 8}, {8189, 8192, 9150});
+    std::printf("q35_attn_m: against the plain kernel: %d cases, %d failures\n", cases,
+                proof::failures - rows);
     return proof::failures ? 1 : 0;
   } catch (const Error& e) {
     std::fprintf(stderr, "q35_attn_m: %s\n", e.what());

@@ -13,6 +13,9 @@ def main() -> NoReturn:
     except Exception as e:
         print(f"run-ab: cannot start: {type(e).__name__}: {e}", file=sys.stderr)
         sys.exit(70)  # Exit.DEFECT, which may be what cannot be imported
+    except KeyboardInterrupt:
+        print("run-ab: interrupted", file=sys.stderr)
+        sys.exit(130)  # Exit.INTERRUPTED
     run()
 
 

@@ -255,9 +255,11 @@ def run(arguments: list[str]) -> int:
         code = cli.main(arguments, prog_name="run-ab", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
-    except click.ClickException as e:
+    except click.exceptions.NoArgsIsHelpError as e:  # a group without a command: its help
         e.show()
         return Exit.USAGE
+    except click.ClickException as e:
+        return _say(_said_by_click(e), Exit.USAGE)
     except (KeyboardInterrupt, click.Abort) as e:  # click makes the one from the other
         return _say(*said_of_signal(e.__cause__ or e))
     except HarnessError as e:
@@ -269,6 +271,13 @@ def run(arguments: list[str]) -> int:
         return _defect(e.__context__ or e, arguments)
     except Exception as e:
         return _defect(e, arguments)
+
+
+def _said_by_click(error: click.ClickException) -> str:
+    """What is wrong with an option, and where the right ones are listed."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "run-ab"
+    return f"{error.format_message().rstrip('.')}; see {path} --help"
 
 
 def _defect(error: BaseException, arguments: list[str]) -> int:

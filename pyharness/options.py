@@ -13,7 +13,7 @@ from pyharness.errors import UsageError
 from pyharness.values import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
-PATH = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path, readable=False)  # what cannot be read is said when it is read
 MOST_ROWS = 64  # of one M-row step: what VLLM_CUDA_Q35_MM accepts
 EXIT_CODES = """\b
 Exit codes

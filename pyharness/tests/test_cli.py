@@ -301,7 +301,8 @@ def test_refused_by_the_gate_nothing_is_written(bench: Bench) -> None:
 )
 def test_usage_errors_are_said_and_exit_2(bench: Bench, arguments: list[str], message: str) -> None:
     assert bench(*arguments, out="compare" not in arguments) == Exit.USAGE
-    assert message in bench.err and "Traceback" not in bench.err and not bench.runs
+    assert bench.err.startswith("run-ab: ") and bench.err.count("\n") == 1
+    assert message in bench.err and not bench.runs
 
 
 def test_tokens_of_a_file(bench: Bench, tmp_path: Path) -> None:

@@ -93,6 +93,21 @@ def test_a_full_disk_behind_stdout_is_said_and_the_verdict_is_there(tmp_path: Pa
     assert len(list(tmp_path.glob("*/verdict.json"))) == 1
 
 
+def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+    code = """
+import builtins, sys
+sys.path.insert(0, sys.argv.pop(1))
+from pyharness.__main__ import main
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+builtins.__import__ = interrupted
+main()
+"""
+    line = [sys.executable, "-c", code, str(ROOT)]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "run-ab: interrupted\n")
+
+
 def test_closed_streams(tmp_path: Path) -> None:
     line = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command("green", tmp_path, *RUN)]
     assert subprocess.run(line, check=False).returncode == Exit.SAME

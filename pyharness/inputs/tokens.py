@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from pyharness.errors import InputError
+from pyharness.files import read_regular
 from pyharness.inputs.checkpoint import TOKENIZER
 from pyharness.values import ModelSpec
 
 MOST_TOKENS = 1 << 22  # one more is read of a longer file, which says enough
 LONGEST_ID = 19  # digits
-LARGEST_FILE = 1 << 26  # bytes
 
 
 def read_tokens(path: Path, vocab: int) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ def read_text(path: Path, spec: ModelSpec, vocab: int) -> tuple[int, ...]:
         raise InputError(
             f"{spec.path}: a pack has no tokenizer; give --tokens, or the checkpoint as --model"
         )
-    data = _bytes(path)
+    data = read_regular(path)
     if spec.kind == "synthetic":
         return _checked(path, list(data[: MOST_TOKENS + 1]), vocab)
     try:
@@ -61,7 +61,7 @@ def _checked(path: Path, ids: list[int], vocab: int) -> tuple[int, ...]:
 
 
 def _npy(path: Path) -> list[int]:
-    data = _bytes(path)
+    data = read_regular(path)
     if not data.startswith(np.lib.format.MAGIC_PREFIX):
         raise InputError(f"{path}: not a .npy file")
     try:
@@ -79,24 +79,13 @@ def _npy(path: Path) -> list[int]:
 
 
 def _txt(path: Path) -> list[int]:
-    words = _bytes(path).split(maxsplit=MOST_TOKENS + 1)[: MOST_TOKENS + 1]
+    words = read_regular(path).split(maxsplit=MOST_TOKENS + 1)[: MOST_TOKENS + 1]
     for position, word in enumerate(words):
         digits = word[1:] if word[:1] in (b"-", b"+") else word
         if not digits.isdigit() or len(digits) > LONGEST_ID:
             shown = word[:40].decode("utf-8", "backslashreplace")
             raise InputError(f"{path}: {shown!r} at position {position} is not a token id")
     return [int(word) for word in words]
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror}") from None
-    if len(data) > LARGEST_FILE:
-        raise InputError(f"{path}: is over {LARGEST_FILE} bytes")
-    return data
 
 
 def _encode(text: str, tokenizer: Path) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -88,12 +89,12 @@ def test_txt_that_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_files_that_are_no_token_files(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in refused(tmp_path / "none.npy")
-    assert "cannot be read: No such file" in refused(tmp_path / "none.txt")
-    (tmp_path / "d.npy").mkdir()
-    (tmp_path / "d.txt").mkdir()
-    assert "cannot be read: Is a directory" in refused(tmp_path / "d.npy")
-    assert "cannot be read: Is a directory" in refused(tmp_path / "d.txt")
+    for ending in ("npy", "txt"):
+        assert "No such file" in refused(tmp_path / f"none.{ending}")
+        (tmp_path / f"d.{ending}").mkdir()
+        assert "not a regular file" in refused(tmp_path / f"d.{ending}")
+        os.mkfifo(tmp_path / f"pipe.{ending}")  # nobody writes: whoever reads it waits for ever
+        assert "not a regular file" in refused(tmp_path / f"pipe.{ending}")
     assert "end in .npy or .txt" in refused(tmp_path / "t.json")
     np.savez(tmp_path / "z", a=np.arange(3))
     (tmp_path / "z.npz").rename(tmp_path / "z.npy")
@@ -164,7 +165,7 @@ def test_a_checkpoint_reads_through_its_tokenizer(tmp_path: Path, checkpoint: Mo
     assert "has no tokens" in text_refused(text, checkpoint)
     text.write_bytes(b"one \xff")
     assert "not UTF-8 text: byte 0xff at offset 4" in text_refused(text, checkpoint)
-    assert "cannot be read" in text_refused(tmp_path / "none", checkpoint)
+    assert "No such file" in text_refused(tmp_path / "none", checkpoint)
 
 
 def test_tokenizers_that_are_missing_or_malformed(tmp_path: Path, checkpoint: ModelSpec) -> None:

@@ -70,17 +70,13 @@ def run(
     folder = record.new_run(settings["out"])
     record.write_plan(folder, suite)
     with leftovers.living(folder):
-        try:
-            verdicts, arms = run_jobs(
-                suite, libraries, runner, folder,
-                workers=workers, on_job=listener.job, on_arm=listener.arm,
-                look=Investigator(libraries, runner, folder, trace=trace),
-            )  # fmt: skip
-            if record.sources_digest() != sources:
-                raise NothingProved("the harness's own files changed during the run: run it again")
-        except BaseException:
-            leftovers.remove_dumps(folder)  # the plan stays: `show` says so
-            raise
+        verdicts, arms = run_jobs(
+            suite, libraries, runner, folder,
+            workers=workers, on_job=listener.job, on_arm=listener.arm,
+            look=Investigator(libraries, runner, folder, trace=trace),
+        )  # fmt: skip
+        if record.sources_digest() != sources:
+            raise NothingProved("the harness's own files changed during the run: run it again")
         verdict = conclude(verdicts)
         made = Record(
             run=folder.name,

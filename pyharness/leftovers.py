@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,22 +16,26 @@ from typing import get_args
 
 from pyharness.differences.investigate import FOLDER
 from pyharness.files import open_regular
+from pyharness.record import RUN_NAME
 from pyharness.values import Arm
 
-PLAN = "plan.json"
-_RUN = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}")
+PLAN, VERDICT = "plan.json", "verdict.json"
 _PARTS = (*get_args(Arm), FOLDER)
 
 
 @contextlib.contextmanager
 def living(folder: Path) -> Iterator[None]:
-    """While this lasts the run is in progress."""
+    """While this lasts the run is in progress. One that ends without a verdict, whatever ended it,
+    leaves its plan, so that ``show`` says so, and no dumps.
+    """
     fd = open_regular(folder / PLAN)
     try:
         with contextlib.suppress(OSError):  # no locks here: then ``sweep`` has none either
             fcntl.flock(fd, fcntl.LOCK_SH)
         yield
     finally:
+        if not (folder / VERDICT).exists():
+            remove_dumps(folder)
         os.close(fd)
 
 
@@ -45,8 +48,8 @@ def sweep(out: Path) -> None:
     """Removes the dumps of every unfinished run in this folder whose process is gone."""
     for folder in out.iterdir() if out.is_dir() else ():
         if (
-            _RUN.fullmatch(folder.name)
-            and not (folder / "verdict.json").exists()
+            RUN_NAME.fullmatch(folder.name)
+            and not (folder / VERDICT).exists()
             and (folder / PLAN).is_file()
             and any((folder / name).is_dir() for name in _PARTS)
         ):
@@ -56,5 +59,5 @@ def sweep(out: Path) -> None:
 def _sweep_run(folder: Path) -> None:
     with contextlib.suppress(OSError), (folder / PLAN).open("rb") as plan:
         fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: it lives, or nobody can tell
-        if not (folder / "verdict.json").exists():  # it may just have ended well
+        if not (folder / VERDICT).exists():  # it may just have ended well
             remove_dumps(folder)

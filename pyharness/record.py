@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import subprocess
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from pyharness.values import ArmPlan, Digest, FileFact, LibraryFacts, from_json,
 from pyharness.verdict import Verdict, conclude
 
 SCHEMA = "ab-record/1"
+RUN_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}")  # what ``new_run`` makes
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,13 @@ def _write(path: Path, value: Any) -> None:
 
 
 def find_run(out: Path, name: str) -> Path:
-    """A run by its folder, its name, the beginning of its name, or ``last``."""
-    if Path(name).is_dir():
+    """A run by its folder, its name, the beginning of its name, or ``last``. UsageError unless it
+    is one run.
+    """
+    if name and Path(name).is_dir():
         return Path(name).resolve()
-    runs = sorted(p for p in out.iterdir() if p.is_dir()) if out.is_dir() else []
+    listed = sorted(out.iterdir()) if out.is_dir() else []
+    runs = [p for p in listed if RUN_NAME.fullmatch(p.name) and p.is_dir()]
     found = runs[-1:] if name == "last" else [p for p in runs if p.name.startswith(name)]
     if len(found) != 1:
         why = "no run" if not found else f"{len(found)} runs"

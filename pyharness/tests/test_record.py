@@ -90,6 +90,20 @@ def test_an_interrupted_run_reads_as_no_verdict(tmp_path: Path) -> None:
         record.read_verdict(folder)
 
 
+def test_a_run_that_cannot_be_recorded_leaves_no_dumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, made: record.Record) -> None:
+        assert list(folder.rglob("*.npy"))
+        raise InputError("No space left on device")
+
+    monkeypatch.setattr(record, "write_record", full)
+    with pytest.raises(InputError, match="No space"):
+        run(tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert [p.name for p in folder.iterdir()] == ["plan.json"]
+
+
 def test_a_harness_that_changes_under_a_run_gives_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,13 +130,16 @@ def test_a_broken_verdict_or_record_is_one_line(tmp_path: Path, data: bytes) -> 
 
 def test_find_run(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    for name in ("20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb", "20260102T000001Z-cccccc"):
-        (out / name).mkdir(parents=True)
-    assert record.find_run(out, "last").name.endswith("cccccc")
-    assert record.find_run(out, "20260101").name.endswith("aaaaaa")
-    assert record.find_run(out, str(out / "20260101T000000Z-aaaaaa")).name.endswith("aaaaaa")
-    for wrong in ("20260102", "nothing"):
-        with pytest.raises(UsageError, match=wrong):
+    first, second, third = (
+        out / f"2026010{day}T00000{day}.000Z-{id_}"
+        for day, id_ in ((1, "aaaaaa"), (2, "bbbbbb"), (2, "cccccc"))
+    )
+    for folder in (first, second, third, out / "kept", out / "zzz"):
+        folder.mkdir(parents=True)
+    assert record.find_run(out, "last") == third  # not a folder of the user's own
+    assert record.find_run(out, "20260101") == record.find_run(out, str(first)) == first
+    for wrong in ("20260102", "nothing", ""):
+        with pytest.raises(UsageError, match=f"named '{wrong}'"):
             record.find_run(out, wrong)
     with pytest.raises(UsageError):
         record.find_run(tmp_path / "none", "last")

@@ -32,13 +32,12 @@ def check_gate(settings: Settings) -> int:
         with gate.open_baseline(settings["archive"], settings["pin"], reference, backend) as one:
             size_and_label = f"{one.size_bytes} bytes  {one.label} ({one.backend})"
             print(f"baseline  {one.digest}  {size_and_label}")
-    if settings["candidate"].exists():
-        with gate.open_candidate(settings["candidate"]) as candidate:
-            print(f"candidate {candidate.digest}  {candidate.size_bytes} bytes  {candidate.origin}")
+    path = settings["candidate"]
+    if path == settings.built and not path.exists():  # nobody named it: as in a fresh clone
+        print(f"candidate none: {path} does not exist, only the archive was checked")
     else:
-        print(
-            f"candidate none: {settings['candidate']} does not exist, only the archive was checked"
-        )
+        with commands.open_candidate(settings) as candidate:
+            print(f"candidate {candidate.digest}  {candidate.size_bytes} bytes  {candidate.origin}")
     print(f"log       {report.entries} entries, {report.pinned} pinned, root {report.root}")
     return Exit.SAME
 

@@ -53,6 +53,11 @@ class Settings:
     def __getitem__(self, key: str) -> Any:
         return self.values[key].value
 
+    @property
+    def built(self) -> Path:
+        """Where the build puts the library of the backend: the candidate when none is named."""
+        return self.root / BUILT.format(self["backend"])
+
 
 def project_root(start: Path | None = None) -> Path:
     """The nearest folder upwards whose pyproject.toml has the harness's table or stands beside an
@@ -93,11 +98,10 @@ def resolve(
             values[key] = Setting(_convert(key, value, Path.cwd(), f"--{key}"), f"--{key}")
     if (isa := environment.get(ISA_VARIABLE)) and not values["isa"].value:
         values["isa"] = Setting(_convert("isa", isa, root, ISA_VARIABLE), ISA_VARIABLE)
-    backend = values["backend"]
+    settings = Settings(root, values)
     if values["candidate"].source == "default":
-        path = _convert("candidate", BUILT.format(backend.value), root, backend.source)
-        values["candidate"] = Setting(path, backend.source)
-    return Settings(root, values)
+        values["candidate"] = Setting(settings.built, values["backend"].source)
+    return settings
 
 
 def _known(key: str, where: str) -> None:

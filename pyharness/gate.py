@@ -244,10 +244,10 @@ def _seal(
     """
     copy = None
     try:
-        file = io.FileIO(_sealed_memory(source, expected))
+        file = io.FileIO(_sealed_memory(source, expected, name))
     except (AttributeError, PermissionError, NotImplementedError):  # no memfd here, or not allowed
         copy = tempfile.TemporaryDirectory(prefix="vllm-cuda-")
-        file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so"))
+        file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so", name))
     try:
         try:
             found, size = sha256_file(file.fileno())
@@ -263,10 +263,10 @@ def _seal(
     return file, size, copy
 
 
-def _sealed_memory(source: int, expected: Digest) -> int:
+def _sealed_memory(source: int, expected: Digest, name: str) -> int:
     fd = os.memfd_create(f"vllm_cuda-{expected.short}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        _copy(source, fd)
+        _copy(source, fd, name)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:
@@ -275,22 +275,26 @@ def _sealed_memory(source: int, expected: Digest) -> int:
     return fd
 
 
-def _private_copy(source: int, path: Path) -> int:
+def _private_copy(source: int, path: Path, name: str) -> int:
     """A file that only this user can reach and nobody opens for writing, hashed and loaded through
     one descriptor.
     """
     writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
     try:
-        _copy(source, writer)
+        _copy(source, writer, name)
     finally:
         os.close(writer)
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _copy(source: int, target: int) -> None:
+def _copy(source: int, target: int, name: str) -> None:
+    """InputError where memory, the disk or a limit on the size of files runs out."""
     offset = 0
-    while chunk := os.pread(source, CHUNK_BYTES, offset):
-        offset += len(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(target, view) :]
+    try:
+        while chunk := os.pread(source, CHUNK_BYTES, offset):
+            offset += len(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(target, view) :]
+    except OSError as e:
+        raise InputError(f"{name}: cannot be copied before it is loaded: {e.strerror}") from None

@@ -226,10 +226,14 @@ def test_a_library_that_is_cut_off_is_not_loaded(
     assert "cut off" in capsys.readouterr().out
 
 
-def test_the_gate_says_that_there_is_no_candidate(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_the_gate_says_that_nothing_is_built_and_refuses_a_name_that_is_none(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert place.run("gate", "--candidate", str(place.folder / "none.so")) == Exit.SAME
+    assert place.run("gate", "--candidate", str(place.folder / "none.so")) == Exit.USAGE
+    assert "none.so: no such library; build it" in capsys.readouterr().err
+    (place.folder / "pyproject.toml").write_text("[tool.vllm-ab]")
+    monkeypatch.chdir(place.folder)
+    assert place.run("gate") == Exit.SAME
     assert "candidate none: " in capsys.readouterr().out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -218,9 +219,9 @@ def test_a_candidate_that_changes_while_it_is_read(
 ) -> None:
     path, real = library(site, 5), gate._copy
 
-    def meanwhile(source: int, target: int) -> None:
+    def meanwhile(source: int, target: int, name: str) -> None:
         path.write_bytes(elf(6, 350))
-        real(source, target)
+        real(source, target, name)
 
     monkeypatch.setattr(gate, "_copy", meanwhile)
     expected, found = (sha256_bytes(elf(seed, 350)) for seed in (5, 6))
@@ -270,6 +271,18 @@ def test_sealed_memory_refuses_every_change(site: Site) -> None:
             again.write(b"x")
         assert content(opened) == elf(1, 310)
         assert not os.get_inheritable(opened.fd)
+
+
+def test_no_room_for_the_copy_is_one_line_with_the_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EFBIG, "File too large")  # ulimit -f
+
+    path = library(site, 1)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(InputError, match=f"{path}: cannot be copied .*: File too large"):
+        open_candidate(path)
 
 
 def test_without_memfd_the_copy_is_private(site: Site, no_memfd: None) -> None:

@@ -72,9 +72,9 @@ def test_the_same_tensors(tmp_path: Path) -> None:
             for t in synthetic_model(family, size, 7).tensors:
                 if t.synth is None:
                     assert t.data is not None
-                    rest = [bits(float(x)) for x in t.data]
+                    values = [bits(float(x)) for x in t.data]
                 else:
                     s = t.synth
-                    rest = [s.seed, s.key, bits(s.offset), bits(s.scale)]
-                expected[family, size, t.name] = [int(t.type), *t.shape, *rest]
+                    values = [s.seed, s.key, bits(s.offset), bits(s.scale)]
+                expected[family, size, t.name] = [int(t.type), *t.shape, *values]
     assert found == expected

@@ -14,15 +14,16 @@ from typing import Any
 
 from pyharness import app, compare, device, gate, identity, jobs, plan, record
 from pyharness.config import ISA_VARIABLE, Settings
-from pyharness.errors import (
-    Exit,
-    LibraryFailure,
-    NothingProved,
-    UsageError,
-)
+from pyharness.errors import Exit, LibraryFailure, NothingProved, UsageError
 from pyharness.files import write_atomically
-from pyharness.inputs.checkpoint import most_positions
-from pyharness.inputs.model import file_fact, input_facts, load_config, model_spec
+from pyharness.inputs.checkpoint import POSITIONS
+from pyharness.inputs.model import (
+    file_fact,
+    input_facts,
+    load_config,
+    model_spec,
+    positions_of,
+)
 from pyharness.inputs.tokens import read_text, read_tokens
 from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
@@ -90,16 +91,14 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
 
 
 def planned(workloads: list[Workload], request: Request) -> Suite:
-    """The suite, with a note where a checkpoint is read beyond the positions it was made for."""
+    """The suite, with a note where a model is read beyond the positions it was made for."""
     made = plan.build(workloads, request)
     notes = list(made.notes)
-    for model in (w.model for w in workloads if w.model.kind == "checkpoint"):
+    for model in (w.model for w in workloads):
         lengths = [j.prefix + j.rows for j in made.jobs if j.candidate.model.path == model.path]
-        most = most_positions(Path(model.path))
+        most = positions_of(model)
         if most is not None and max(lengths, default=0) > most:
-            notes.append(
-                f"{model.path}: max_position_embeddings is {most}, {max(lengths)} tokens are read"
-            )
+            notes.append(f"{model.path}: {POSITIONS} is {most}, {max(lengths)} tokens are read")
     return dataclasses.replace(made, notes=tuple(notes))
 
 

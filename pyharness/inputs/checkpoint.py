@@ -27,6 +27,7 @@ TOKENIZER = "tokenizer.json"
 SKIPPED = ("mtp.", "model.visual.")  # the draft head and the vision tower
 MULTIMODAL_PREFIX = "model.language_model."
 LAYER_TYPES = {"linear_attention": LayerKind.GDN, "full_attention": LayerKind.ATTENTION}
+POSITIONS = "max_position_embeddings"
 LARGEST_JSON = 100_000_000
 LARGEST_NUMBER = 1e12  # of a setting
 
@@ -166,7 +167,7 @@ def _shards(folder: Path) -> list[Path]:
 def read_config(folder: Path) -> ModelConfig:
     """config.json, flat or with ``text_config``. A setting not computed here is refused by name."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: not a folder; --model takes a checkpoint's folder or a pack")
+        raise InputError(f"{folder}: not a folder; a checkpoint is one, with {CONFIG}")
     path = folder / CONFIG
     if not path.exists():
         raise InputError(f"{folder}: neither a checkpoint's folder nor a pack: it has no {CONFIG}")
@@ -206,7 +207,7 @@ def most_positions(folder: Path) -> int | None:
     """Positions that the model was made for, where its configuration says so."""
     top = _read_json(folder / CONFIG)
     text = top.get("text_config", top)
-    most = text.get("max_position_embeddings") if isinstance(text, dict) else None
+    most = text.get(POSITIONS) if isinstance(text, dict) else None
     return most if type(most) is int else None
 
 

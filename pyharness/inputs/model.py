@@ -9,6 +9,7 @@ from pyharness.files import sha256_file
 from pyharness.inputs.checkpoint import (
     Checkpoint,
     checkpoint_files,
+    most_positions,
     open_checkpoint,
     read_config,
 )
@@ -21,7 +22,7 @@ from pyharness.inputs.layout import (
     expected_tensors,
     rope_tensor,
 )
-from pyharness.inputs.pack import aligned, float_tensor, read_pack, read_pack_config
+from pyharness.inputs.pack import aligned, float_tensor, pack_positions, read_pack, read_pack_config
 from pyharness.inputs.quantize import check_groups, quantize
 from pyharness.inputs.synthetic import config_of, synthetic_model
 from pyharness.values import FileFact, ModelSpec
@@ -46,6 +47,14 @@ def load_config(spec: ModelSpec) -> ModelConfig:
         if spec.kind == "checkpoint"
         else read_pack_config(Path(spec.path))
     )
+
+
+def positions_of(spec: ModelSpec) -> int | None:
+    """Positions that a model was made for; None where nothing says so."""
+    if spec.kind == "synthetic":
+        return None
+    path = Path(spec.path)
+    return most_positions(path) if spec.kind == "checkpoint" else pack_positions(path)
 
 
 def load_model(spec: ModelSpec) -> Model:

@@ -2,13 +2,15 @@
 
 A Q4 matrix is ``<name>`` (U8 [rows, cols / 2], as in vllm_cuda.h) followed by ``<name>.scales``
 (F16 [rows, cols / 32]); other tensors keep their type; ``rope.inv_freq`` is stored, so that every
-machine rotates by the same bits. The metadata holds format, version and configuration.
+machine rotates by the same bits. The metadata holds format, version and configuration, and the
+positions that the model was made for where its checkpoint says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pyharness.errors import InputError
-from pyharness.inputs.checkpoint import Checkpoint, open_checkpoint
+from pyharness.inputs.checkpoint import POSITIONS, Checkpoint, most_positions, open_checkpoint
 from pyharness.inputs.layout import (
     GROUP,
     ROPE,
@@ -76,7 +78,7 @@ def write_pack(
         key=lambda source: -DTYPES[source[1]].itemsize
     )  # aligned: 4 bytes, 2 bytes, then whole groups
     quantized = [s for e in expected if e.q4 for s in _q4_sources(checkpoint, e, progress)]
-    write_safetensors(out, floats + quantized, _metadata(checkpoint.config))
+    write_safetensors(out, floats + quantized, _metadata(checkpoint))
 
 
 def read_pack(path: Path) -> Model:
@@ -100,6 +102,12 @@ def read_pack_config(path: Path) -> ModelConfig:
     except InputError as e:
         raise InputError(f"neither a checkpoint's folder nor a pack: {e}") from None
     return _config(file)
+
+
+def pack_positions(path: Path) -> int | None:
+    """Positions that the packed model was made for; None where the pack does not say."""
+    most = read_safetensors(path).metadata.get(POSITIONS, "")
+    return int(most) if re.fullmatch(r"[0-9]{1,18}", most) else None
 
 
 def float_tensor(view: TensorView, name: str) -> ModelTensor:
@@ -153,14 +161,15 @@ def _q4_sources(
     ]
 
 
-def _metadata(config: ModelConfig) -> dict[str, str]:
-    values = dataclasses.asdict(config)
-    values["layer_kinds"] = [kind.name.lower() for kind in config.layer_kinds]
+def _metadata(checkpoint: Checkpoint) -> dict[str, str]:
+    values = dataclasses.asdict(checkpoint.config)
+    values["layer_kinds"] = [kind.name.lower() for kind in checkpoint.config.layer_kinds]
+    most = most_positions(checkpoint.path)
     return {
         "format": FORMAT,
         "version": VERSION,
         "config": json.dumps(values, separators=(",", ":")),
-    }
+    } | ({} if most is None else {POSITIONS: str(most)})
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -172,21 +172,21 @@ def test_a_model_that_is_none_is_told_so(bench: Bench, tmp_path: Path) -> None:
         assert "neither a checkpoint's folder nor a pack" in bench.err and name in bench.err
 
 
-def test_more_tokens_than_a_checkpoint_has_positions_for(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_more_tokens_than_a_model_has_positions_for(
+    bench: Bench, tmp_path: Path, packed: bool
+) -> None:
     folder = shutil.copytree(golden("tiny-gdn"), tmp_path / "model")
     told = json.loads((folder / "config.json").read_text())
     for most, note in ((12, True), (13, False)):
         told.get("text_config", told)["max_position_embeddings"] = most
         (folder / "config.json").write_text(json.dumps(told))
-        given: list[str | Path] = [
-            "--model",
-            folder,
-            "--tokens",
-            folder / "tokens.npy",
-            "--prefix",
-            "7",
-        ]
-        assert bench("--mt", "2", *given, "--continuation", "4") == Exit.SAME
+        model = folder
+        if packed:
+            model = tmp_path / "model.pack"
+            assert bench("pack", folder, model, "--force", out=False) == Exit.SAME
+        given = ("--tokens", folder / "tokens.npy", "--prefix", "7", "--continuation", "4")
+        assert bench("--mt", "2", "--model", model, *given) == Exit.SAME
         assert ("max_position_embeddings is 12, 13 tokens are read" in bench.err) is note
 
 

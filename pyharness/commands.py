@@ -155,7 +155,7 @@ def read_workloads(options: ModelOptions, settings: Settings) -> list[Workload]:
         ModelSpec("synthetic", f, options.size, settings["seed"]) for f in dict.fromkeys(families)
     ]
     specs += [model_spec(path) for path in options.model]
-    names = [plan.model_slug(spec) for spec in specs]
+    names = [spec.slug for spec in specs]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError(f"two models are named {twice}: their jobs could not be told apart")
     return [_workload(spec, options) for spec in specs]

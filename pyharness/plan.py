@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -204,15 +203,6 @@ def arm_key(plan: ArmPlan, library: Digest) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def model_slug(model: ModelSpec) -> str:
-    """A short name for job ids and folders."""
-    if model.kind == "synthetic":
-        seed = f"-s{model.seed}" if model.seed else ""
-        return f"{model.family}-{model.size}{seed}"
-    stem = model.path.rstrip("/").rsplit("/", 1)[-1]
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", stem).strip("._") or "model"
-
-
 class _Window:
     """One model, one prefix: the tokens of every script, and the jobs made of them."""
 
@@ -229,7 +219,7 @@ class _Window:
         # longest detour.
         context = prefix + rows + 2 * request.widest + 2
         self.model = dataclasses.replace(workload.model, context=workload.model.context or context)
-        self.name = f"{model_slug(workload.model)}/p{prefix}"
+        self.name = f"{workload.model.slug}/p{prefix}"
 
     def jobs(self) -> Iterator[Job]:
         request, scripts = self.request, self.scripts
@@ -241,25 +231,28 @@ class _Window:
             for case in self._single_cases():
                 last = len(scripts.recorded) - 1
                 yield self._job("m1", 1, case, scripts.singles(case), last)
-        for m in self._few(request.mt):
-            for case in self._row_cases(m, request.mt):
+        kinds: tuple[tuple[Kind, tuple[int, ...]], ...] = (
+            ("mt", request.mt), ("rb", request.rb),
+            ("libs-mt", request.libs_mt), ("libs-rb", request.libs_rb),
+        )  # fmt: skip
+        for kind, rows in kinds:
+            for m in rows[-1:] if self.extent.long else rows:
+                yield from self._jobs_of(kind, m, rows)
+
+    def _jobs_of(self, kind: Kind, m: int, rows: tuple[int, ...]) -> Iterator[Job]:
+        """Of one M: every case, or of the two libraries against each other the plain one unless
+        they were asked for.
+        """
+        back, scripts = kind.endswith("rb"), self.scripts
+        cases: Iterable[str] = (self._rollback_cases if back else self._row_cases)(m, rows)
+        for case in cases if self.request.explicit or not kind.startswith("libs") else ("",):
+            if back:
+                yield self._job(kind, m, case, scripts.rollback(m, case), m - 1)
+            else:
                 row = min(m if case == "mixed" else m - 1, len(scripts.recorded) - 1)
-                yield self._job("mt", m, case, scripts.rows(m, case), row)
-        for m in self._few(request.rb):
-            for case in self._rollback_cases(m, request.rb):
-                yield self._job("rb", m, case, scripts.rollback(m, case), m - 1)
-        for m in self._few(request.libs_mt):
-            for case in self._row_cases(m, request.libs_mt) if request.explicit else ("",):
-                row = min(m if case == "mixed" else m - 1, len(scripts.recorded) - 1)
-                yield self._job("libs-mt", m, case, scripts.rows(m, case), row)
-        for m in self._few(request.libs_rb):
-            for case in self._rollback_cases(m, request.libs_rb) if request.explicit else ("",):
-                yield self._job("libs-rb", m, case, scripts.rollback(m, case), m - 1)
+                yield self._job(kind, m, case, scripts.rows(m, case), row)
 
     # ---- which cases -----------------------------------------------------------------------------
-
-    def _few(self, rows: tuple[int, ...]) -> tuple[int, ...]:
-        return rows[-1:] if self.extent.long else rows
 
     def _single_cases(self) -> tuple[str, ...]:
         if self.extent.few:
@@ -342,12 +335,11 @@ class _Window:
         """Without the last rollback; where there is none, with another token in that row."""
         if (last := last_rollback(candidate.script)) >= 0:
             script, row = without_call(candidate.script, last)
-            plan = dataclasses.replace(candidate, role="control", script=script)
-            return Control(plan, row, "the last rollback is left out")
-        recorded, vocab = self.scripts.recorded, self.scripts.vocab
-        token = self.scripts.other(row + 1, 0)[row] if vocab > 1 else recorded[row]
-        if token == recorded[row]:
-            token = (token + 1) % vocab
-        script = with_row(candidate.script, row, token)
-        plan = dataclasses.replace(candidate, role="control", script=script)
-        return Control(plan, row, f"another token in row {row}")
+            change = "the last rollback is left out"
+        else:
+            recorded, vocab = self.scripts.recorded, self.scripts.vocab
+            token = self.scripts.other(row + 1, 0)[row] if vocab > 1 else recorded[row]
+            if token == recorded[row]:
+                token = (token + 1) % vocab
+            script, change = with_row(candidate.script, row, token), f"another token in row {row}"
+        return Control(dataclasses.replace(candidate, role="control", script=script), row, change)

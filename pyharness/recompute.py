@@ -19,7 +19,7 @@ from pyharness.config import Settings
 from pyharness.errors import InputError, NothingProved
 from pyharness.inputs.model import input_facts, model_spec
 from pyharness.jobs import ArmRecord
-from pyharness.plan import Suite, model_slug
+from pyharness.plan import Suite
 from pyharness.record import Record
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
 from pyharness.runner.local import LocalRunner
@@ -180,7 +180,7 @@ def _lines(runs: Sequence[Again], changes: Sequence[str], models: Sequence[Path]
     lines = []
     for spec in dict.fromkeys(run.model for run in runs):
         mine = [run for run in runs if run.model == spec]
-        slug = model_slug(spec)
+        slug = spec.slug
         if any(run.plan is None for run in mine):
             why = "none of the given models has its bytes" if models else "not here: give --model"
             lines.append(f"{'not run':<12} {slug:<16} {len(mine)} runs: {spec.path} is {why}")

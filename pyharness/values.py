@@ -67,6 +67,15 @@ class ModelSpec:
     def name(self) -> str:
         return f"synthetic {self.family} {self.size}" if self.kind == "synthetic" else self.path
 
+    @property
+    def slug(self) -> str:
+        """A short name for job ids and folders."""
+        if self.kind == "synthetic":
+            seed = f"-s{self.seed}" if self.seed else ""
+            return f"{self.family}-{self.size}{seed}"
+        stem = self.path.rstrip("/").rsplit("/", 1)[-1]
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", stem).strip("._") or "model"
+
 
 @dataclass(frozen=True)
 class Op:

@@ -12,7 +12,7 @@ from pyharness.config import Settings
 from pyharness.errors import GateRefusal, InputError
 from pyharness.files import sha256_file
 from pyharness.jobs import ArmRecord
-from pyharness.plan import Job, arm_key, model_slug
+from pyharness.plan import Job, arm_key
 from pyharness.record import LibraryRecord, Record
 from pyharness.report.document import document
 from pyharness.report.maps import difference_grids
@@ -78,7 +78,7 @@ def _job(job: Job, record: Record, arms: dict[str, ArmRecord]) -> dict[str, Any]
         for arm, plan in zip(ARMS, (job.baseline, job.candidate), strict=True)
     }
     return {
-        "model": model_slug(job.candidate.model),
+        "model": job.candidate.model.slug,
         "kind": job.kind,
         "m": job.m,
         "case": job.case,

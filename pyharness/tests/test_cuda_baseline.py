@@ -55,7 +55,7 @@ def test_the_record_of_the_cuda_baseline_is_whole() -> None:
         assert len(ran.files) == 3 and all(f.size_bytes > 0 for f in ran.files)
         assert ran.step_ns and ran.wall_s > 0
         kind = f"mt{job.m}" if job.kind == "mt" else job.kind
-        found[plan.model_slug(job.candidate.model)].add(kind)
+        found[job.candidate.model.slug].add(kind)
     wanted = {"m1", "rb", *(f"mt{m}" for m in plan.DEFAULT_MT)}
     assert {model: wanted - kinds for model, kinds in found.items()} == {
         model: set() for model in models

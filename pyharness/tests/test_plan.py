@@ -28,7 +28,6 @@ from pyharness.plan import (
     arm_key,
     build,
     generated_tokens,
-    model_slug,
 )
 from pyharness.scripts import ROLLBACK_CASES, ROW_CASES, Scripts
 from pyharness.values import Digest, ModelSpec, Op, from_json, to_json
@@ -363,7 +362,7 @@ def test_generated_tokens_do_not_depend_on_the_count(seed: int, vocab: int) -> N
 
 
 def test_model_slugs() -> None:
-    assert model_slug(MODEL) == "hybrid-tiny"
-    assert model_slug(ModelSpec("synthetic", "gdn", "mid", 7)) == "gdn-mid-s7"
-    assert model_slug(ModelSpec("checkpoint", path="/a/b/Qwen 3.5/")) == "Qwen_3.5"
-    assert model_slug(ModelSpec("pack", path="/")) == "model"
+    assert MODEL.slug == "hybrid-tiny"
+    assert ModelSpec("synthetic", "gdn", "mid", 7).slug == "gdn-mid-s7"
+    assert ModelSpec("checkpoint", path="/a/b/Qwen 3.5/").slug == "Qwen_3.5"
+    assert ModelSpec("pack", path="/").slug == "model"

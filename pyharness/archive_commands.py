@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from pyharness.errors import Exit, InputError, LibraryFailure
 from pyharness.files import read_descriptor
 from pyharness.messages import printable
 from pyharness.report.text import size
-from pyharness.values import ArmPlan, LibraryFacts, ModelSpec, Op, to_json
+from pyharness.values import LibraryFacts, to_json
 
 
 def check_gate(settings: Settings) -> int:
@@ -80,17 +79,13 @@ def add(settings: Settings, library: Path, label: str, why: str, *, probe: bool)
 
 def probe_library(library: Path) -> LibraryFacts:
     """What a worker sees of a library that takes one step."""
-    from pyharness.runner.local import LocalRunner
+    from pyharness.runner.local import take_a_step
 
-    arm = ArmPlan(
-        "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), record=True),),
-        threads=1, timeout_s=60.0,
-    )  # fmt: skip
     remedy = "--no-probe adds a library that cannot run here"
-    with gate.open_candidate(library) as sealed, tempfile.TemporaryDirectory() as folder:
+    with gate.open_candidate(library) as sealed:
         if why := device.missing(sealed.backend):
             raise LibraryFailure(f"{library}: {why}; {remedy}")
-        result = LocalRunner().run(arm, sealed, Path(folder) / "probe")
+        result = take_a_step(sealed)
     if result.library is None:
         raise LibraryFailure(f"{library}: {result.reason}; {remedy}")
     return result.library

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,8 @@ from pyharness.config import Settings
 from pyharness.errors import Exit, HarnessError
 from pyharness.messages import printable
 from pyharness.report.text import size
-from pyharness.runner.local import LocalRunner
-from pyharness.values import ArmPlan, ModelSpec, Op, to_json
+from pyharness.runner.local import take_a_step
+from pyharness.values import to_json
 
 Status = Literal["ok", "absent", "broken"]  # absent: something does without it
 ISA_FLAGS = {
@@ -226,12 +225,7 @@ def _tried(name: str, library: gate.SealedLibrary, place: str, *, needed: bool) 
     if why := device.missing(library.backend):
         told = f"{place}, {library.digest.short}, {size(library.size_bytes)}: {why}"
         return Check(name, "broken", told, Exit.FAILED if needed else Exit.SAME)
-    arm = ArmPlan(
-        "candidate", "arm", ModelSpec("synthetic", "gdn", "tiny"), (Op("step", (1,), record=True),),
-        threads=1, timeout_s=60.0,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        result = LocalRunner().run(arm, library, Path(folder) / "step")
+    result = take_a_step(library)
     facts = result.library
     told = f"{place}, {library.digest.short}, {size(library.size_bytes)}"
     if facts:

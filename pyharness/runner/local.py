@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +13,20 @@ from pathlib import Path
 from pyharness.compare import FILES
 from pyharness.differences.traces import TraceRequest
 from pyharness.dumps import partial_folder
-from pyharness.errors import Exit, GateRefusal, HarnessError, InputError
+from pyharness.errors import HarnessError, InputError, LibraryFailure
 from pyharness.files import sha256_file
 from pyharness.runner.base import SealedLibrary, WorkerRequest
+from pyharness.runner.child import (
+    RAISED,
+    call_in_progress,
+    during,
+    killed_by,
+    with_last_words,
+    worker_command,
+)
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import Children, Ended, run_process
-from pyharness.values import ArmPlan, ArmResult, FileFact, from_json, to_json
-
-_ROOT = Path(__file__).resolve().parents[2]
-# -I keeps the user's folders and PYTHON* variables out; the worker is that of this very package.
-# A folder that is on the path already, as site-packages is, stays behind the standard library.
-_BOOT = (
-    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
-    "from pyharness.worker import main; main()"
-)
-_RAISED: dict[int, type[HarnessError]] = {
-    Exit.USAGE: InputError,
-    Exit.REFUSED: GateRefusal,
-    Exit.DEFECT: HarnessError,
-}
-_REASON_CHARS = 300
+from pyharness.values import ArmPlan, ArmResult, FileFact, ModelSpec, Op, from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ class LocalRunner:
         try:
             with tempfile.TemporaryFile(buffering=0) as trace:
                 ended = self._start(items, library, trace.fileno(), traced)
-                call = os.pread(trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
+                call = call_in_progress(trace.fileno())
             if self._children.stopped:
                 return [ArmResult("failed", "stopped")] * len(items)
             *early, last = _replies(ended.stdout, len(items))
@@ -133,14 +125,25 @@ class LocalRunner:
         try:
             return run_process(
                 self._children,
-                (sys.executable, "-I", "-c", _BOOT, str(_ROOT)),
+                worker_command("pyharness.worker"),
                 json.dumps(to_json(request)).encode(),
                 worker_environment(plan),
                 (library.fd, trace_fd),
                 plan.timeout_s,
             )
         except OSError as e:
-            raise HarnessError(f"the worker process cannot be started: {e}") from None
+            raise LibraryFailure(f"the worker process cannot be started: {e.strerror}") from None
+
+
+def take_a_step(library: SealedLibrary) -> ArmResult:
+    """One step of a tiny model in a worker of its own: whether a library works here, and what it
+    says of itself.
+    """
+    step = (Op("step", (1,), record=True),)
+    model = ModelSpec("synthetic", "gdn", "tiny")
+    plan = ArmPlan("candidate", "arm", model, step, threads=1, timeout_s=60.0)
+    with tempfile.TemporaryDirectory(prefix="vllm-cuda-") as folder:
+        return LocalRunner().run(plan, library, Path(folder) / "step")
 
 
 def _replies(stdout: bytes, arms: int) -> list[bytes]:
@@ -167,22 +170,23 @@ def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str,
     if reason := _broken_end(plan, ended, call):
         return _failed(reason, ended)
     line, rest = ended.stdout.partition(b"\n")[::2]
-    exited = f"the worker exited with code {ended.returncode} and no result{_during(call)}"
+    exited = f"the worker exited with code {ended.returncode} and no result{during(call)}"
     try:
         result: ArmResult = from_json(ArmResult, json.loads(line))
         if rest:
             raise ValueError("more than one line")
     except (ValueError, RecursionError) as e:
         if not call:  # it never came to the library
-            raise HarnessError(_with_tail("the worker process does not run", ended)) from None
+            told = with_last_words("the worker process does not run", ended.stderr_tail)
+            raise HarnessError(told) from None
         unreadable = f"the worker's result is unreadable ({e}): {line[:80]!r}"
         return _failed(unreadable if ended.stdout else exited, ended)
-    if ended.returncode in _RAISED:
-        raise _RAISED[ended.returncode](result.reason)
+    if ended.returncode in RAISED:
+        raise RAISED[ended.returncode](result.reason)
     if (ended.returncode != 0) != (result.status == "failed"):
         return _failed(exited, ended)
     if result.status == "failed":
-        return replace(result, reason=_with_tail(result.reason, ended))
+        return replace(result, reason=with_last_words(result.reason, ended.stderr_tail))
     if result.status == "done" and (reason := _wrong_files(result.files, out, names)):
         return _failed(reason, ended)
     return result
@@ -190,15 +194,11 @@ def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str,
 
 def _broken_end(plan: ArmPlan, ended: Ended, call: str) -> str:
     if ended.timed_out:
-        return f"timed out after {plan.timeout_s:g} s{_during(call)}"
+        return f"timed out after {plan.timeout_s:g} s{during(call)}"
     if ended.overflowed:
         return "the worker wrote far more than a result to its stdout"
     if ended.returncode < 0:
-        number = -ended.returncode
-        known = {s.value: s.name for s in signal.Signals}
-        name = known.get(number, f"signal {number}")
-        hint = " (out of memory, or killed by hand)" if number == signal.SIGKILL else ""
-        return f"killed by {name}{hint}{_during(call)}"
+        return killed_by(-ended.returncode, call)
     return ""
 
 
@@ -220,19 +220,4 @@ def _wrong_files(files: tuple[FileFact, ...], out: Path, names: tuple[str, ...])
 
 
 def _failed(reason: str, ended: Ended) -> ArmResult:
-    return ArmResult("failed", _with_tail(reason, ended))
-
-
-def _during(call: str) -> str:
-    return f" during {call}" if call else ""
-
-
-def _with_tail(reason: str, ended: Ended) -> str:
-    """The reason and the last line that the library printed, as one line."""
-    lines = ended.stderr_tail.decode("utf-8", "replace").split("\n")
-    said = next((s for line in reversed(lines) if (s := _printable(line))), "")
-    return f"{reason}; it printed last: {said[:_REASON_CHARS]}" if said else reason
-
-
-def _printable(line: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in line).split())
+    return ArmResult("failed", with_last_words(reason, ended.stderr_tail))

@@ -6,34 +6,29 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pyharness.errors import Exit, GateRefusal, HarnessError, InputError, LibraryFailure
+from pyharness.errors import HarnessError, LibraryFailure
 from pyharness.runner.base import SealedLibrary
+from pyharness.runner.child import (
+    RAISED,
+    call_in_progress,
+    during,
+    killed_by,
+    with_last_words,
+    worker_command,
+)
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import TAIL_BYTES, Children
 from pyharness.speed.pairs import LONGEST_NS
 from pyharness.values import ArmPlan, Digest, LibraryFacts, from_json, to_json
 
-_ROOT = Path(__file__).resolve().parents[2]
-_BOOT = (
-    "import sys; sys.argv[1] in sys.path or sys.path.insert(0, sys.argv[1]); "
-    "from pyharness.speed.worker import main; main()"
-)
 _CHUNK = 1 << 16
 _REPLY_LIMIT_BYTES = 1 << 20
-_RAISED: dict[int, type[HarnessError]] = {
-    Exit.USAGE: InputError,
-    Exit.REFUSED: GateRefusal,
-    Exit.DEFECT: HarnessError,
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class WarmWorker:
         }
         try:
             self._child = subprocess.Popen(
-                (sys.executable, "-I", "-c", _BOOT, str(_ROOT)),
+                worker_command("pyharness.speed.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -90,7 +85,7 @@ class WarmWorker:
             )
         except OSError as e:
             self._trace.close()
-            raise HarnessError(f"the worker process cannot be started: {e}") from None
+            raise LibraryFailure(f"the worker process cannot be started: {e.strerror}") from None
         children.began(self._child.pid)
         self._selector = selectors.DefaultSelector()
         for pipe, into in ((self._child.stdout, self._reply), (self._child.stderr, self._tail)):
@@ -131,7 +126,7 @@ class WarmWorker:
             raise self._failure(self._ending())
         if "failed" in answer:
             # Its exit code counts only with its word: a library can exit with any code.
-            raise self._failure(str(answer["failed"]), _RAISED.get(self._child.wait()))
+            raise self._failure(str(answer["failed"]), RAISED.get(self._child.wait()))
         return answer
 
     def _ready(self, plan: dict[str, Any]) -> Ready:
@@ -158,7 +153,7 @@ class WarmWorker:
         while b"\n" not in self._reply:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self._failure(f"timed out after {self._timeout_s:g} s{self._during()}")
+                raise self._failure(f"timed out after {self._timeout_s:g} s{during(self._call())}")
             if not self._read(left):
                 return None
             if len(self._reply) > _REPLY_LIMIT_BYTES:
@@ -191,19 +186,14 @@ class WarmWorker:
         try:
             code = self._child.wait(5)
         except subprocess.TimeoutExpired:
-            return f"the worker closed its stdout{self._during()}"
+            return f"the worker closed its stdout{during(self._call())}"
         if code >= 0:
-            return f"the worker exited with code {code} and no answer{self._during()}"
-        known = {s.value: s.name for s in signal.Signals}
-        return f"killed by {known.get(-code, f'signal {-code}')}{self._during()}"
+            return f"the worker exited with code {code} and no answer{during(self._call())}"
+        return killed_by(-code, self._call())
 
-    def _during(self) -> str:
-        call = os.pread(self._trace.fileno(), 4096, 0).rstrip(b"\0").decode("utf-8", "replace")
-        return f" during {call}" if call else ""
+    def _call(self) -> str:
+        return call_in_progress(self._trace.fileno())
 
     def _failure(self, reason: str, kind: type[HarnessError] | None = None) -> HarnessError:
-        lines = bytes(self._tail).decode("utf-8", "replace").splitlines()
-        printable = ("".join(c if c.isprintable() else " " for c in x).split() for x in lines)
-        said = next((" ".join(words) for words in reversed(list(printable)) if words), "")
-        told = f"; it printed last: {said[:300]}" if said else ""
-        return (kind or LibraryFailure)(f"{self.name}: {reason}{told}")
+        told = with_last_words(reason, bytes(self._tail))
+        return (kind or LibraryFailure)(f"{self.name}: {told}")

@@ -12,12 +12,12 @@ import pytest
 from pyharness.dumps import Dump
 from pyharness.errors import Exit
 from pyharness.runner.base import WorkerRequest
-from pyharness.runner.local import _BOOT, _ROOT
+from pyharness.runner.child import worker_command
 from pyharness.tests.runner.arms import PLAN
 from pyharness.tests.stubs import sealed, stub
 from pyharness.values import ArmResult, from_json, to_json
 
-BOOT = ("-c", _BOOT, str(_ROOT))
+BOOT = worker_command("pyharness.worker")[2:]  # without the interpreter and -I
 MODULE = ("-m", "pyharness.worker")
 
 
@@ -73,9 +73,9 @@ def test_an_unreadable_request_is_one_line(request_: str, tmp_path: Path) -> Non
 
 def test_a_defect_of_the_harness_says_where_and_exits_70(tmp_path: Path) -> None:
     patch = "import pyharness.host.script as s; s.reach = lambda script: 1 // 0; "
-    argv = isolated(
-        "-c", _BOOT.replace("from pyharness.worker", patch + "from pyharness.worker"), str(_ROOT)
-    )
+    flag, boot, root = BOOT
+    before, after = boot.split("from pyharness.worker")
+    argv = isolated(flag, f"{before}{patch}from pyharness.worker{after}", root)
     code, result, stderr = work(argv, tmp_path / "out")
     assert (code, stderr) == (Exit.DEFECT, b"")
     assert result.reason.startswith(

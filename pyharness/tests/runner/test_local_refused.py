@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from pyharness.errors import GateRefusal, HarnessError, InputError
+from pyharness.errors import GateRefusal, HarnessError, InputError, LibraryFailure
 from pyharness.host import abi
 from pyharness.host.script import needed_entries
-from pyharness.runner import local
+from pyharness.runner import child
 from pyharness.runner.local import LocalRunner
 from pyharness.tests.runner.arms import EVERY_ENTRY, PLAN, SCRIPT, SINGLES, run
 from pyharness.tests.stubs import sealed, stub
@@ -94,11 +96,22 @@ def test_a_dump_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "precious").read_text() == "x"
 
 
+def test_a_machine_without_room_for_a_process_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    with pytest.raises(LibraryFailure, match="cannot be started: Resource temporarily unavailable"):
+        run(stub(), tmp_path / "out")
+
+
 def test_a_worker_that_cannot_start_is_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_ROOT", tmp_path)
-    monkeypatch.setattr(local, "_BOOT", "raise SystemExit('no module named numpy')")
+    monkeypatch.setattr(child, "_ROOT", tmp_path)
+    monkeypatch.setattr(child, "_BOOT", "raise SystemExit('no module named numpy')")
     with pytest.raises(HarnessError, match="does not run; it printed last: no module named numpy"):
         run(stub(), tmp_path / "out")
 
@@ -119,7 +132,7 @@ def test_a_result_is_believed_only_if_it_is_whole(
     said: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = "import json, os, sys; os.write(json.load(sys.stdin)['trace_fd'], b'vcuda_dev_open'); "
-    monkeypatch.setattr(local, "_BOOT", trace + said)
+    monkeypatch.setattr(child, "_BOOT", trace + said)
     result = run(stub(), tmp_path / "out")
     assert result.status == "failed"
     assert re.search(reason, result.reason), result.reason
@@ -135,8 +148,8 @@ def test_files_that_are_not_the_ones_written_are_noticed(
         "    f.write(b'!'); f.close(); return facts\n"
         "d.DumpWriter.commit = later\n"
     )
-    head, tail = local._BOOT.split("from pyharness.worker", 1)
-    monkeypatch.setattr(local, "_BOOT", f"{head}\n{patch}from pyharness.worker{tail}")
+    head, tail = child._BOOT.split("from MODULE", 1)
+    monkeypatch.setattr(child, "_BOOT", f"{head}\n{patch}from MODULE{tail}")
     result = run(stub(), tmp_path / "out")
     assert result.status == "failed"
     assert re.search(r"logits.npy has \d+ bytes and sha256:.*, the worker wrote", result.reason)

@@ -21,6 +21,8 @@ from pyharness.endings import catch_signals, guard_output, ignore_signals, said_
 from pyharness.errors import Exit, HarnessError
 from pyharness.messages import check_text, one_line, refused_by_system
 from pyharness.options import (
+    ARCHIVE,
+    AS_JSON,
     EXIT_CODES,
     JSON,
     LIBRARIES,
@@ -30,6 +32,7 @@ from pyharness.options import (
     PROFILE,
     RUN,
     RUNNING,
+    SEED,
     SETTINGS,
     models_of,
     settings_of,
@@ -57,6 +60,7 @@ from pyharness.options import (
 )
 @LIBRARIES
 @SETTINGS
+@SEED
 @RUNNING
 @JSON
 @click.option("--junit", type=PATH, callback=target, help="The result as JUnit XML.")
@@ -98,9 +102,12 @@ def cli(context: click.Context, /, **given: Any) -> None:
 @click.option("--library", type=PATH, required=True)
 @MODEL
 @click.option("--out", "folder", type=PATH, required=True, help="Folder to make.")
+@SEED
 @RUNNING
 def dump(library: Path, folder: Path, **given: Any) -> int:
-    """One library's single steps on one input: h_out.npy, logits.npy, state.safetensors."""
+    """One library's single steps on one input. Three files: h_out.npy, logits.npy,
+    state.safetensors.
+    """
     from pyharness import commands
 
     return commands.dump(library, models_of(given), folder, settings_of(given))
@@ -111,7 +118,7 @@ def dump(library: Path, folder: Path, **given: Any) -> int:
 @click.argument("candidate", type=PATH)
 @JSON
 def compare(baseline: Path, candidate: Path, json_path: str | None) -> int:
-    """memcmp of two dumps; of a difference, the first element and how many there are."""
+    """memcmp of two dumps. Of a difference, the first element and how many there are."""
     from pyharness import commands
 
     return commands.compare_folders(baseline, candidate, json_path)
@@ -133,7 +140,7 @@ def replay(run: str, json_path: str | None, **given: Any) -> int:
 @SETTINGS
 @JSON
 def show(run: str, json_path: str | None, **given: Any) -> int:
-    """The verdict of a run, by its folder, its name or 'last'; exits as the run did."""
+    """The verdict of a run. By its folder, its name or 'last'; exits as the run did."""
     from pyharness import commands
 
     return commands.show(run, settings_of(given), json_path)
@@ -148,7 +155,7 @@ def show(run: str, json_path: str | None, **given: Any) -> int:
 )
 @SETTINGS
 def accept(run: str, label: str | None, why: str, library: Path | None, **given: Any) -> int:
-    """Make the candidate of a run that exited 0 the next baseline of its backend."""
+    """Make the candidate of a green run the baseline of its backend."""
     from pyharness import acceptance
 
     return acceptance.accept(run, settings_of(given), label, why, library)
@@ -171,6 +178,7 @@ def accept(run: str, label: str | None, why: str, library: Path | None, **given:
 @click.option("--fail-if-slower", is_flag=True, help="Exit 1 when the candidate is SLOWER.")
 @LIBRARIES
 @SETTINGS
+@SEED
 @RUNNING
 @JSON
 def speed_command(**given: Any) -> int:
@@ -189,9 +197,9 @@ def speed_command(**given: Any) -> int:
 
 @cli.command()
 @LIBRARIES
-@SETTINGS
+@ARCHIVE
 def gate(**given: Any) -> int:
-    """Only the gate: the archive against its pin, every blob, both libraries."""
+    """Check without running. The archive against its pin, every blob, both libraries."""
     from pyharness import archive_commands
 
     return archive_commands.check_gate(settings_of(given))
@@ -202,7 +210,7 @@ cli.add_command(archive)
 
 @cli.command()
 @LIBRARY
-@click.option("--json", "as_json", is_flag=True)
+@AS_JSON
 def symbols(library: Path, as_json: bool) -> int:
     """What a library exports, without loading it."""
     from pyharness import archive_commands
@@ -222,11 +230,11 @@ def pack(folder: Path, out: Path, force: bool) -> int:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True)
+@AS_JSON
 @LIBRARIES
 @SETTINGS
 def doctor(as_json: bool, **given: Any) -> int:
-    """What is installed, what can run here and why not; exits 0 when a run can work."""
+    """What is installed, what can run here and why not. Exits 0 when a run can work."""
     from pyharness import doctor as module
 
     return module.doctor(settings_of(given), as_json=as_json)

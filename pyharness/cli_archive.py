@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from pyharness.options import LIBRARIES, LIBRARY, PATH, RUNNING, SETTINGS, settings_of
+from pyharness.options import (
+    ARCHIVE,
+    AS_JSON,
+    BACKEND,
+    CANDIDATE,
+    LIBRARY,
+    PATH,
+    RUNNING,
+    settings_of,
+)
 
 
 @click.group()
@@ -17,12 +26,12 @@ def archive() -> None:
 
 @archive.command("add")
 @LIBRARY
-@click.option("--label", required=True)
+@click.option("--label", required=True, help="Its name in the archive.")
 @click.option("--why", required=True, help="One line for the log.")
 @click.option(
     "--probe/--no-probe", default=True, help="Ask the library what it is, in a process of its own."
 )
-@SETTINGS
+@ARCHIVE
 def archive_add(library: Path, label: str, why: str, probe: bool, **given: Any) -> int:
     """Put a library into the archive."""
     from pyharness import archive_commands
@@ -31,8 +40,8 @@ def archive_add(library: Path, label: str, why: str, probe: bool, **given: Any) 
 
 
 @archive.command("list")
-@click.option("--json", "as_json", is_flag=True)
-@SETTINGS
+@AS_JSON
+@ARCHIVE
 def archive_list(as_json: bool, **given: Any) -> int:
     """Its libraries."""
     from pyharness import archive_commands
@@ -41,17 +50,17 @@ def archive_list(as_json: bool, **given: Any) -> int:
 
 
 @archive.command("log")
-@click.option("--json", "as_json", is_flag=True)
-@SETTINGS
+@AS_JSON
+@ARCHIVE
 def archive_log(as_json: bool, **given: Any) -> int:
-    """Its history: each library's size, the change from the one before, and why."""
+    """Its history. Each library's size, the change from the one before, and why."""
     from pyharness import archive_commands
 
     return archive_commands.history(settings_of(given), log=True, as_json=as_json)
 
 
 @archive.command("verify")
-@SETTINGS
+@ARCHIVE
 def archive_verify(**given: Any) -> int:
     """Read and hash all of it, against its pin."""
     from pyharness import archive_commands
@@ -63,15 +72,16 @@ def archive_verify(**given: Any) -> int:
 @click.argument("reference", metavar="[REF]", default="")
 @click.option("--only", metavar="NAME", multiple=True, help="Runs of those jobs; * is any text.")
 @click.option("--model", "models", multiple=True, type=PATH, help="Where a recorded model is here.")
-@click.option("--json", "as_json", is_flag=True)
-@LIBRARIES
-@SETTINGS
+@AS_JSON
+@BACKEND
+@CANDIDATE
+@ARCHIVE
 @RUNNING
 def archive_recompute(
     reference: str, only: tuple[str, ...], models: tuple[Path, ...], as_json: bool, **given: Any
 ) -> int:
-    """Do the runs of an accepted library again with --candidate: of every run that its record
-    holds, of whatever device, each file must have the recorded digest.
+    """Do the runs of an accepted library again. The candidate does them: of every run that the
+    record of the accepted one holds, of whatever device, each file must have the recorded digest.
     """
     from pyharness import recompute
 

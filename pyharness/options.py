@@ -34,6 +34,8 @@ Exit codes
 
 
 def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several decorators as one, in the order in which ``--help`` lists them."""
+
     def apply(function: F) -> F:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -51,27 +53,32 @@ def target(context: click.Context, parameter: click.Parameter, path: Any) -> Any
     return path
 
 
-SETTINGS = options(
+ARCHIVE = options(
     click.option("--archive", type=PATH, help="Archive of baselines."),
     click.option("--pin", type=PATH, help="Checkpoint of its log, kept outside of it."),
+)
+SETTINGS = options(
+    ARCHIVE,
     click.option("--out", type=PATH, help="Folder of runs.  [default: abruns]"),
 )
-LIBRARIES = options(
-    click.option(
-        "--backend",
-        type=click.Choice(BACKENDS),
-        help="What is not named is of this backend: the baseline is the newest archived one of it, "
-        "the candidate build/BACKEND/libvllm_cuda.so.  [default: cpu]",
-    ),
-    click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
-    click.option(
-        "--candidate",
-        type=PATH,
-        help="Library under test, of any backend.  [default: build/cpu/libvllm_cuda.so]",
-    ),
+BACKEND = click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    help="What is not named is of this backend: the baseline is the newest archived one of it, "
+    "the candidate build/BACKEND/libvllm_cuda.so.  [default: cpu]",
 )
+CANDIDATE = click.option(
+    "--candidate",
+    type=PATH,
+    help="Library under test, of any backend.  [default: build/cpu/libvllm_cuda.so]",
+)
+LIBRARIES = options(
+    BACKEND,
+    click.option("--baseline", metavar="REF|PATH", help="Label or digest in the archive."),
+    CANDIDATE,
+)
+SEED = click.option("--seed", type=int, help="Seed of the synthetic models.")
 RUNNING = options(
-    click.option("--seed", type=int, help="Seed of the synthetic models."),
     click.option("--threads", type=int, help="Threads of a CPU library; never changes a bit."),
     click.option("--timeout", type=float, metavar="S", help="Seconds for one arm.  [default: 600]"),
     click.option(
@@ -116,6 +123,7 @@ PROFILE = click.option(
     show_default=True,
     help="How many cases and prefixes.",
 )
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 RUN = click.argument("run", metavar="RUN")
 LIBRARY = click.argument("library", type=PATH)
 
@@ -145,6 +153,7 @@ def parse_prefixes(text: str) -> tuple[int, ...]:
 
 
 def models_of(given: dict[str, Any]) -> Any:
+    """The options of ``MODEL`` as a value."""
     from pyharness import commands
 
     return commands.ModelOptions(
@@ -153,6 +162,7 @@ def models_of(given: dict[str, Any]) -> Any:
 
 
 def settings_of(given: dict[str, Any]) -> Any:
+    """Settings with the options that were given on top. UsageError, InputError."""
     from pyharness import config
 
     return config.resolve({key: given[key] for key in config.KEYS if key in given})

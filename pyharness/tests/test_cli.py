@@ -288,6 +288,7 @@ def test_refused_by_the_gate_nothing_is_written(bench: Bench) -> None:
         (["--continuation", "all"], "--continuation all needs tokens"),
         (["--no-such-option"], "No such option"),
         (["no-such-command"], "No such command"),
+        (["archive", "log"], "No such option '--out'"),  # it reads no runs
         (["--synthetic", "mamba"], "mamba"),
         (["--timeout", "0"], "timeout must be"),
         (["--threads", "-2"], "threads cannot be"),

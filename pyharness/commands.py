@@ -103,16 +103,14 @@ def planned(workloads: list[Workload], request: Request) -> Suite:
 
 
 def suite_request(options: SuiteOptions, settings: Settings, workers: int) -> Request:
+    """Which jobs the options ask for; every kind where they name none. UsageError."""
     named = options.mt is not None or options.rb is not None
     explicit = options.m1 or options.libs or named
-    every: tuple[int, ...] = ()
-    mt = (
-        parse_rows(options.mt) if options.mt is not None else every if explicit else plan.DEFAULT_MT
-    )
-    rb = (
-        parse_rows(options.rb) if options.rb is not None else every if explicit else plan.DEFAULT_RB
-    )
-    libs_mt, libs_rb = (mt, rb) if options.libs or not explicit else (every, every)
+    none: tuple[int, ...] = ()
+    mt, rb = (none, none) if explicit else (plan.DEFAULT_MT, plan.DEFAULT_RB)
+    mt = mt if options.mt is None else parse_rows(options.mt)
+    rb = rb if options.rb is None else parse_rows(options.rb)
+    libs_mt, libs_rb = (mt, rb) if options.libs or not explicit else (none, none)
     if options.libs and not (mt or rb):
         libs_mt, libs_rb = plan.DEFAULT_MT, plan.DEFAULT_RB
     return Request(
@@ -197,6 +195,7 @@ def open_pair(stack: ExitStack, settings: Settings) -> dict[Arm, app.Library]:
 
 
 def open_candidate(settings: Settings) -> gate.SealedLibrary:
+    """The library under test. UsageError where it is not there: most often it was not built."""
     path = settings["candidate"]
     if not path.exists():
         raise UsageError(f"{no_such_library(path)} or name one with --candidate")
@@ -204,6 +203,7 @@ def open_candidate(settings: Settings) -> gate.SealedLibrary:
 
 
 def no_such_library(path: Path) -> str:
+    """What is wrong, and how to build it; the message goes on after it."""
     target = "cuda" if path.parent.name == "cuda" else "native"
     return f"{path}: no such library; build it with `make {target}`"
 
@@ -337,6 +337,7 @@ def library_lines(whole: Mapping[str, Any]) -> list[str]:
 
 
 def tell(notes: tuple[str, ...]) -> None:
+    """Notes on stderr, each once."""
     for note in dict.fromkeys(notes):
         print(f"note: {printable(note)}", file=sys.stderr)
 

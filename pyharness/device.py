@@ -49,6 +49,7 @@ class CpuState:
 
 
 def cpu_state(root: Path = Path("/")) -> CpuState:
+    """``root``: of /proc and /sys."""
     load: tuple[float, ...] = ()
     with contextlib.suppress(ValueError):
         load = tuple(float(x) for x in _text(root / "proc/loadavg").split()[:3])

@@ -267,6 +267,7 @@ def parallel_workers(models: Iterable[ModelSpec]) -> int:
 
 
 def jobs_per_process(models: Iterable[ModelSpec]) -> int:
+    """More than one where a step takes less time than the start of a process."""
     return BATCH if all(_is_small(model) for model in models) else 1
 
 

@@ -40,6 +40,7 @@ def living(folder: Path) -> Iterator[None]:
 
 
 def remove_dumps(folder: Path) -> None:
+    """The dumps of both arms and the elements of first differences."""
     for name in _PARTS:
         shutil.rmtree(folder / name, ignore_errors=True)
 

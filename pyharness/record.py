@@ -45,6 +45,8 @@ class LibraryRecord:
 
 @dataclass(frozen=True)
 class Record:
+    """Everything of a run but its verdict: what to do again, and what came of it."""
+
     run: str
     started: str  # UTC
     finished: str
@@ -137,11 +139,13 @@ def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:
 
 
 def read_record(folder: Path) -> Record:
+    """InputError unless it is a record."""
     path = folder / "record.json"
     return parse_record(read_regular(path), str(path))
 
 
 def parse_record(data: bytes, name: str) -> Record:
+    """A record from its bytes; InputError names it where they are none."""
     try:
         value = json.loads(data)
         canonical_json(value, floats=True)  # it can be written again: no NaN, nothing but text
@@ -178,6 +182,7 @@ def environment_of(plan: ArmPlan) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
+    """What a run was made on: a replay elsewhere may differ in speed, never in a bit."""
     import numpy as np
 
     return {

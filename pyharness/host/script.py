@@ -26,6 +26,7 @@ def needed_entries(script: Sequence[Op]) -> tuple[str, ...]:
 
 
 def recorded_rows(script: Sequence[Op]) -> int:
+    """Rows that the dump of the script has."""
     return sum(len(op.recorded) for op in script)
 
 

@@ -59,6 +59,7 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
+    """InputError for a setting, tensor, shape or type other than the model has."""
     config = read_config(folder)
     stored = _stored_tensors(folder)
     if config.tied and EMBEDDING in stored:

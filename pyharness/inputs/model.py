@@ -97,5 +97,6 @@ def input_facts(spec: ModelSpec) -> tuple[FileFact, ...]:
 
 
 def file_fact(path: Path) -> FileFact:
+    """Digest and size of a file, read once; InputError if it is empty or unreadable."""
     digest, size_bytes = sha256_file(path)
     return FileFact(str(path), digest, size_bytes)

@@ -97,6 +97,7 @@ def read_pack(path: Path) -> Model:
 
 
 def read_pack_config(path: Path) -> ModelConfig:
+    """Only the configuration. InputError for a file that is no pack."""
     try:
         file = read_safetensors(path)
     except InputError as e:

@@ -35,6 +35,7 @@ def bf16_bits(values: np.ndarray) -> np.ndarray:
 
 
 def check_groups(name: str, shape: tuple[int, ...]) -> None:
+    """InputError unless it is a matrix whose rows are whole groups."""
     if len(shape) != 2 or shape[1] % GROUP:
         raise InputError(
             f"{name}: input dimension {shape[-1]} is not a multiple of {GROUP}, as Q4 needs"

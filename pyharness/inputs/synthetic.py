@@ -94,6 +94,7 @@ _GAINS = {HEAD: 2.5, "in_proj_b.weight": 1.5, "o_proj.weight": 1.5}  # others 1
 
 
 def synthetic_model(family: str, size: str, seed: int) -> Model:
+    """InputError for an unknown family or size, or a seed of more than 64 bits."""
     if not 0 <= seed <= WORD:
         raise InputError(f"seed {seed} is outside 0 to 2^64 - 1")
     return described_model(config_of(family, size), seed)

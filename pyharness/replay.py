@@ -38,6 +38,7 @@ def open_libraries(stack: ExitStack, before: Record, settings: Settings) -> dict
 
 
 def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
+    """GateRefusal where neither the archive's log nor the recorded path leads to its bytes."""
     try:
         return gate.open_baseline(settings["archive"], settings["pin"], str(library.digest))
     except (GateRefusal, InputError) as e:
@@ -46,7 +47,7 @@ def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
     if path.is_file() and _is_outside(path, settings["archive"]):
         return gate.open_candidate(path, library.digest)
     raise GateRefusal(
-        f"the library {library.digest} cannot be found again: {archived}; {path}: no file"
+        f"the library {library.digest} cannot be found again: {archived}; nor is it at {path}"
     )
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import xml.etree.ElementTree as ET
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pyharness import app, config, record, replay
-from pyharness.errors import Exit, InputError, NothingProved, UsageError
-from pyharness.files import write_atomically
+from pyharness.archive import layout
+from pyharness.errors import Exit, GateRefusal, InputError, NothingProved, UsageError
+from pyharness.files import sha256_file, write_atomically
 from pyharness.plan import Request, Suite, Workload, build
 from pyharness.report import document
 from pyharness.report.junit import junit_xml
 from pyharness.report.text import comparison_lines, job_lines, size, summary_line
+from pyharness.tests.archive.samples import library, small, write
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
-from pyharness.values import ArmPlan, ArmResult, Comparison, Difference, JobStatus, ModelSpec
+from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, Difference, JobStatus, ModelSpec
 from pyharness.verdict import JobVerdict, Verdict, conclude
 
 FILES = [
@@ -198,6 +201,32 @@ def test_replay_refuses_inputs_that_changed(tmp_path: Path) -> None:
     tokens.unlink()
     with pytest.raises(InputError):
         replay.check_inputs(made)
+
+
+def test_replay_finds_a_library_where_it_was_but_never_around_the_log(tmp_path: Path) -> None:
+    site = small(tmp_path / "site")
+    settings = config.resolve({"archive": site.archive, "pin": site.pin})
+    path = library(site, 7)
+    digest, size = sha256_file(path)
+    orphan = site.archive / layout.blob_path(digest)  # nothing in the log speaks of it
+    write(orphan, path.read_bytes())
+
+    def opened(origin: Path) -> list[str]:
+        made = record.LibraryRecord(digest, size, str(origin))
+        before = dataclasses.replace(
+            run(tmp_path).record, libraries={"baseline": made, "candidate": made}
+        )
+        with ExitStack() as stack:
+            found = replay.open_libraries(stack, before, settings)
+            return [found[arm].origin for arm in get_args(Arm)]
+
+    assert opened(path) == [str(path)] * 2
+    path.unlink()
+    for gone in (path, orphan):
+        with pytest.raises(
+            GateRefusal, match=f"{digest} cannot be found again: .* nor is it at {gone}"
+        ):
+            opened(gone)
 
 
 # ---- reports -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,6 +140,22 @@ def test_an_unwritten_state_is_named() -> None:
         session.step(1)
         with pytest.raises(LibraryFailure, match=r"layers.0.conv element 1535 was not written"):
             session.state_read(0, StateKind.CONV)
+
+
+def test_a_size_that_changes_between_question_and_read_is_named() -> None:
+    with opened() as session:
+        functions, name = session._bound.functions, "vcuda_dev_model_state_read"
+        real = functions[name]
+        assert real is not None
+
+        def grows(dev: Any, layer: int, kind: int, buffer: Any, size: int, needed: Any) -> int:
+            status = int(real(dev, layer, kind, buffer, size, needed))
+            needed._obj.value += 0 if buffer is None else 4
+            return status
+
+        functions[name] = grows
+        with pytest.raises(LibraryFailure, match=r"layers\.0\.S had 65536 bytes, then 65540"):
+            session.state_read(0, StateKind.S)
 
 
 @pytest.mark.parametrize(

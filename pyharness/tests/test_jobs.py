@@ -186,6 +186,15 @@ def test_of_a_green_run_the_first_jobs_dumps_stay(tmp_path: Path) -> None:
     assert all(len(r.result.files) == 3 for r in records)
 
 
+def test_of_jobs_that_could_not_run_nothing_stays(tmp_path: Path) -> None:
+    """Half a job's dumps show nothing, and would take the place of a red job's."""
+    candidate = lacking("step_m", name="new")
+    verdicts, records, _ = run(tmp_path, candidate=candidate, mt=(2,), rb=(), libs_mt=())
+    assert {"mt2", "mt2-mixed", "mt2-refused"} <= set(reds(verdicts))
+    kept = {r.folder for r in records if r.folder}
+    assert kept == folders(tmp_path) and all(".m1." in folder for folder in kept)
+
+
 @pytest.mark.parametrize(("budget", "last"), [(0, 5), (1, 5), (1 << 20, 8)])
 def test_dumps_of_red_jobs_stay_up_to_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int, last: int

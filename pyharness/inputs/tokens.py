@@ -17,6 +17,7 @@ from pyharness.values import ModelSpec
 
 MOST_TOKENS = 1 << 22  # one more is read of a longer file, which says enough
 LONGEST_ID = 19  # digits
+LARGEST_FILE = 1 << 26  # bytes
 
 
 def read_tokens(path: Path, vocab: int) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def read_text(path: Path, spec: ModelSpec, vocab: int) -> tuple[int, ...]:
         raise InputError(
             f"{spec.path}: a pack has no tokenizer; give --tokens, or the checkpoint as --model"
         )
-    data = read_regular(path)
+    data = read_regular(path, limit=LARGEST_FILE)
     if spec.kind == "synthetic":
         return _checked(path, list(data[: MOST_TOKENS + 1]), vocab)
     try:
@@ -61,7 +62,7 @@ def _checked(path: Path, ids: list[int], vocab: int) -> tuple[int, ...]:
 
 
 def _npy(path: Path) -> list[int]:
-    data = read_regular(path)
+    data = read_regular(path, limit=LARGEST_FILE)
     if not data.startswith(np.lib.format.MAGIC_PREFIX):
         raise InputError(f"{path}: not a .npy file")
     try:
@@ -79,7 +80,9 @@ def _npy(path: Path) -> list[int]:
 
 
 def _txt(path: Path) -> list[int]:
-    words = read_regular(path).split(maxsplit=MOST_TOKENS + 1)[: MOST_TOKENS + 1]
+    words = read_regular(path, limit=LARGEST_FILE).split(maxsplit=MOST_TOKENS + 1)[
+        : MOST_TOKENS + 1
+    ]
     for position, word in enumerate(words):
         digits = word[1:] if word[:1] in (b"-", b"+") else word
         if not digits.isdigit() or len(digits) > LONGEST_ID:

@@ -8,9 +8,9 @@ NINJA = $(shell .ci/new-enough.sh ninja 1.10 || echo $(CURDIR)/$(BIN)/ninja)
 
 .PHONY: ab setup check-tools native cuda test faults attack asan repro rebuild gate bench-cpu bench-gpu sweep-gpu test-gpu lint lock clean
 
-# --same-library: right after an acceptance the build is the baseline, and its M rows are still worth a proof
+# AB: more options. --same-library: right after an acceptance the build is the baseline, and its M rows are still worth a proof
 ab: setup native
-	$(BIN)/run-ab --same-library
+	$(BIN)/run-ab --same-library $(AB)
 
 setup: .venv/installed
 

@@ -44,7 +44,7 @@ ROLLBACK_CASES = {
     "accept{n}": "an M-row step of which n rows are right; they are made again one by one",
     "keep{n}": "an M-row step of which n rows are right; rollback_to(n)",
     "keep-twice": "the same, twice in a row",
-    "keep-refused": "an M-row step and a single step, which rollback_to refuses",
+    "keep-refused": "two M-row steps, then a single step, which rollback_to refuses",
     "schedule": "drafts of changing M; a changing number is right and made again one by one",
     "schedule-all": "drafts of M rows, all of them right",
     "schedule-none": "drafts of M rows, none of them right",
@@ -102,7 +102,7 @@ class Scripts:
         rows = Op("step_m", other)
         plain = (MARK, rows, BACK)
         gone = Op("refused", what="rollback")
-        wide, strange = self._too_wide(m), self._strange_row(m)
+        wide, strange = self._too_wide(m), self._strange_rows(m)
         before: tuple[Op, ...] = self.start
         if case == "reset":
             before = (Op("step", more[:1]), MARK, Op("step_m", more), RESET, gone, *self.start)
@@ -112,7 +112,7 @@ class Scripts:
             "twice": (MARK, rows, BACK, MARK, Op("step_m", more), BACK),
             "changing": (MARK, rows, Op("step_m", neighbour), BACK),
             "after-rows": (MARK, *self._rows(m)[:1], MARK, Op("step_m", more), BACK),
-            "refused": (gone, MARK, self._strange_step(), wide, rows, strange, BACK, gone),
+            "refused": (gone, MARK, self._strange_step(), wide, rows, *strange, BACK, gone),
         }.get(case, plain)
         if case == "then-rows":
             return (*before, *detour, *self._rows(m))
@@ -139,13 +139,18 @@ class Scripts:
             at, width = at + 1 + width, width - 1 if width > 2 else m
 
     def _rows_refused(self, m: int) -> tuple[Op, ...]:
-        """The context has room for the recorded rows and no more."""
+        """The context has room for the recorded rows and no more: a step of one row more than is
+        left is refused, and the last rows fill it in one step.
+        """
         end = len(self.recorded)
         full = Op("refused", self.other(m, 0), what="step_m")
-        before = (self._strange_step(), self._too_wide(m), self._strange_row(m))
+        before = (self._strange_step(), self._too_wide(m), *self._strange_rows(m))
         rows, *rest = self._rows(m)
-        if rest:
-            rest = [*self._steps(m, end - 1), full, *self._steps(end - 1, end)]
+        if last := min(m - 1, end - m):
+            over = Op("refused", self.other(last + 1, 0), what="step_m")
+            tokens = self.recorded[end - last :]
+            fills = Op("step_m" if last > 1 else "step", tokens, record=True)
+            rest = [*self._steps(m, end - last), over, fills]
         return (*self.start, *before, rows, *before, *rest, full, self._step_too_many())
 
     def _accepted(self, m: int, case: str) -> Iterator[Op]:
@@ -153,7 +158,8 @@ class Scripts:
         if case == "keep-refused":
             refused = Op("refused", number=1, what="rollback_to")
             yield from (MARK, refused, Op("step_m", self.other(m, 0)))
-            yield from (Op("step", self.other(1, m)), refused, BACK, refused)
+            yield from (Op("step_m", self.other(m, m)), refused)
+            yield from (Op("step", self.other(1, 2 * m)), refused, BACK, refused)
             yield from self._steps(0, len(self.recorded))
             return
         number = case.removeprefix("accept").removeprefix("keep")
@@ -194,8 +200,11 @@ class Scripts:
     def _strange_step(self) -> Op:
         return Op("refused", (self.vocab,), what="step")
 
-    def _strange_row(self, m: int) -> Op:
-        return Op("refused", (*self.recorded[: m - 1], -1), what="step_m")
+    def _strange_rows(self, m: int) -> tuple[Op, Op]:
+        """In the last row, below the vocabulary, and in the first, beyond it."""
+        right = self.recorded[: m - 1]
+        rows = (*right, -1), (self.vocab, *right)
+        return Op("refused", rows[0], what="step_m"), Op("refused", rows[1], what="step_m")
 
     def _too_wide(self, m: int) -> Op:
         return Op("refused", self.other(m + 1, 0), what="step_m")

@@ -226,6 +226,16 @@ def test_differing_rows(
         differing_rows(pair[0] / H_OUT, pair[1] / H_OUT)
 
 
+@pytest.mark.parametrize("length", [0, 8, 23])
+def test_the_beginning_of_a_file_is_not_the_file(tmp_path: Path, length: int) -> None:
+    """Whatever the layouts say: the shorter length never decides."""
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    whole.write_bytes(bytes(range(24)))
+    part.write_bytes(bytes(range(length)))
+    assert not compare.same_file(whole, part) and not compare.same_file(part, whole)
+    assert compare.same_file(whole, whole)
+
+
 def test_hashing_goes_on_after_a_difference(pair: tuple[Path, Path]) -> None:
     (pair[1] / STATE).write_bytes(safetensors({**state(), "more": np.zeros(9, "<f4")}))
     _, ours, theirs = compare_and_hash(*pair)

@@ -310,6 +310,28 @@ def test_without_memfd_a_changed_baseline_is_refused_too(
     assert os.listdir(site.root / "temporary") == []
 
 
+@pytest.mark.parametrize("memfd", [True, False])
+def test_a_copy_that_went_wrong_is_refused(
+    site: Site, memfd: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest is of the copy that will be loaded, not of the file that it was made of."""
+    if not memfd:
+        request.getfixturevalue("no_memfd")
+    copy = gate._copy
+
+    def damaged(source: int, target: int) -> None:
+        copy(source, target)
+        os.pwrite(target, b"?", 200)
+
+    monkeypatch.setattr(gate, "_copy", damaged)
+    with pytest.raises(GateRefusal, match=f"expected {V1}, found sha256:"):
+        open_baseline(site.archive, site.pin)
+    candidate = site.root / "candidate.so"
+    candidate.write_bytes(elf(1, 310))
+    with pytest.raises(GateRefusal, match=f"expected {V1}, found sha256:"):
+        open_candidate(candidate)
+
+
 @pytest.mark.skipif(CC is None, reason="no C compiler")
 @pytest.mark.parametrize("memfd", [True, False])
 def test_a_worker_loads_the_bytes_it_inherits(

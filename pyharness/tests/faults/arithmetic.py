@@ -58,6 +58,13 @@ MUTANTS = (
         "m1", H_OUT, family="attn",
     ),
     Mutant(
+        "lone-key", "a key that is alone in its chunk is not merged",
+        KERNELS,
+        "if (!first) merge(span, chunk, h.d);",
+        "if (!first && count > 1) merge(span, chunk, h.d);",
+        "m1", H_OUT, family="attn",
+    ),
+    Mutant(
         "span-order", "spans of chunks merge in the opposite order",
         KERNELS,
         "else merge(total, span, h.d);",

@@ -7,6 +7,7 @@ from pyharness.tests.faults.mutant import FAILED, H_OUT, LOGITS, NONDETERMINISTI
 
 FORWARD, CPU, KERNELS = "model/forward.cpp", "cpu/backend.cpp", "cpu/kernels.inc"
 _EMBED = "const size_t first = static_cast<size_t>(in.tokens[i]) * c.hidden;"
+_S = "const F s = fma(splat(k[i + l]), d, mul(decays, load(s_from + at)));"
 
 # fmt: off
 MUTANTS = (
@@ -209,6 +210,27 @@ MUTANTS = (
         "  b.embed(w, c, in, work.x);\n",
         "  b.embed(w, c, in, work.x);\n  if (work.swiglu.x[0] > 1e30f) work.x[0] += 1.0f;\n",
         "mt4-large", H_OUT,
+    ),
+    Mutant(
+        "piece-border", "the first group of a thread's piece is not quantized anew",
+        CPU,
+        "isa_.quantize(row, begin, end, i, m, static_cast<ActGroup*>(out.act));",
+        "isa_.quantize(row, begin + (begin > 0), end, i, m, static_cast<ActGroup*>(out.act));",
+        "mt8", H_OUT,
+    ),
+    Mutant(
+        "slot-read", "the place of the new state is read before it is written, with weight 0",
+        KERNELS,
+        _S,
+        "const F s = fma(zero(), load(h.s_to + at), fma(splat(k[i + l]), d, mul(decays, load(s_from + at))));",
+        "mt4-nan", "VCUDA_E_NONFINITE", FAILED, family="gdn",
+    ),
+    Mutant(
+        "partial-chunk", "the cache has no room for all keys of a chunk that the context does not fill",
+        CPU,
+        "return round_up(static_cast<size_t>(context), arith::kChunk) * c.head_dim;",
+        "return static_cast<size_t>(context) * c.head_dim;",
+        "m1", H_OUT, family="attn",
     ),
 )
 # fmt: on

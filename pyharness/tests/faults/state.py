@@ -7,6 +7,7 @@ from pyharness.tests.faults.mutant import FAILED, H_OUT, NONDETERMINISTIC, STATE
 
 MODEL = "model/model.cpp"
 _RESTORE = "  now_ = marked_;\n  position_ = marked_position_;"
+_FULL = "  if (position_ > context_ - m)\n"
 _REPLAY = (
     "const StepInput in{nullptr, n, marked_position_, context_, &slots_[marked_], &slots_[to], -1};"
 )
@@ -196,6 +197,48 @@ MUTANTS = (
         "  if (marked_ >= 0) kept_m_ = keep ? m : -1;",
         "  if (keep) kept_m_ = m;",
         "rb4-keep-refused", "vcuda_dev_model_rollback_to was not refused", FAILED,
+    ),
+    Mutant(
+        "keeps-all-but-one", "rollback_to(M - 1) moves the cursor and keeps the state of all rows",
+        MODEL,
+        "  if (n < kept_m_) {",
+        "  if (n == kept_m_ - 1) position_ = marked_position_ + n;\n  if (n < kept_m_ - 1) {",
+        "rb4-keep3", STATE, family="gdn",
+    ),
+    Mutant(
+        "keeps-second-rows", "rollback_to replays the second M-row step since the mark",
+        MODEL,
+        "marked_ >= 0 && kept_m_ == 0 && m > 1;",
+        "marked_ >= 0 && kept_m_ >= 0 && m > 1;",
+        "rb4-keep-refused", "vcuda_dev_model_rollback_to was not refused", FAILED,
+    ),
+    Mutant(
+        "reset-last-layer", "a reset of a model in use leaves the S of its last layer",
+        MODEL,
+        "  backend_.zero(slots_[0].s, n * config_.s_size() * sizeof(float));",
+        "  backend_.zero(slots_[0].s, (position_ ? n - 1 : n) * config_.s_size() * sizeof(float));",
+        "mt5-reset", STATE, family="gdn",
+    ),
+    Mutant(
+        "context-one-more", "an M-row step may end one position past the context",
+        MODEL,
+        _FULL,
+        "  if (position_ > context_ - m + (m > 1))\n",
+        "mt4-refused", "vcuda_dev_model_step_m (4 tokens, the last one", FAILED,
+    ),
+    Mutant(
+        "context-one-less", "an M-row step may not fill the context",
+        MODEL,
+        _FULL,
+        "  if (position_ > context_ - m - (m > 1))\n",
+        "mt4-refused", "VCUDA_E_CONTEXT_FULL", FAILED,
+    ),
+    Mutant(
+        "checks-last-token", "only the token of the last of M rows is checked",
+        MODEL,
+        "  for (int i = 0; i < m; ++i)\n    if (tokens[i] < 0",
+        "  for (int i = m - 1; i < m; ++i)\n    if (tokens[i] < 0",
+        "mt4-refused", "vcuda_dev_model_step_m (4 tokens, the last one", FAILED,
     ),
 )
 # fmt: on

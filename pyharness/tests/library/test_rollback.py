@@ -66,6 +66,7 @@ def test_rollback_to_refuses_what_it_cannot_replay() -> None:
             (["mark", "step"], "only step since the mark"),
             (["mark", "rows", "step"], "only step since the mark"),
             (["mark", "step", "rows"], "only step since the mark"),
+            (["mark", "rows", "rows"], "only step since the mark"),
             (["mark", "rows", "rollback"], "no mark"),
         ):
             opened.reset()

@@ -314,20 +314,19 @@ def test_without_memfd_a_changed_baseline_is_refused_too(
 def test_a_copy_that_went_wrong_is_refused(
     site: Site, memfd: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest is of the copy that will be loaded, not of the file that it was made of."""
+    """The digest is of the copy that will be loaded, not of its source."""
+    copy = gate._copy
     if not memfd:
         request.getfixturevalue("no_memfd")
-    copy = gate._copy
 
-    def damaged(source: int, target: int) -> None:
-        copy(source, target)
+    def damaged(source: int, target: int, name: str) -> None:
+        copy(source, target, name)
         os.pwrite(target, b"?", 200)
 
     monkeypatch.setattr(gate, "_copy", damaged)
     with pytest.raises(GateRefusal, match=f"expected {V1}, found sha256:"):
         open_baseline(site.archive, site.pin)
-    candidate = site.root / "candidate.so"
-    candidate.write_bytes(elf(1, 310))
+    write(candidate := site.root / "candidate.so", elf(1, 310))
     with pytest.raises(GateRefusal, match=f"expected {V1}, found sha256:"):
         open_candidate(candidate)
 

@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from pyharness import worker
 from pyharness.dumps import Dump
-from pyharness.errors import Exit
+from pyharness.errors import Exit, LibraryFailure
 from pyharness.runner.base import WorkerRequest
 from pyharness.runner.child import worker_command
 from pyharness.tests.runner.arms import PLAN
 from pyharness.tests.stubs import sealed, stub
-from pyharness.values import ArmResult, from_json, to_json
+from pyharness.values import ArmResult, Op, from_json, to_json
 
 BOOT = worker_command("pyharness.worker")[2:]  # without the interpreter and -I
 MODULE = ("-m", "pyharness.worker")
@@ -82,3 +85,11 @@ def test_a_defect_of_the_harness_says_where_and_exits_70(tmp_path: Path) -> None
         "defect of the harness in the worker: ZeroDivisionError at <string>:1"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", get_args(get_type_hints(Op)["kind"]))
+def test_the_cursor_is_looked_at_after_every_kind_of_call(kind: Any) -> None:
+    engine: Any = SimpleNamespace(info=lambda: SimpleNamespace(position=3))
+    worker._check_position(engine, 3, Op(kind))
+    with pytest.raises(LibraryFailure, match=f"position is 3 after a {kind}, expected 2"):
+        worker._check_position(engine, 2, Op(kind))

@@ -4,6 +4,7 @@ a terminal is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,8 @@ def summary_line(verdict: Verdict) -> str:
 def meaning(verdict: Verdict) -> str:
     """What the exit code says. Beside proved jobs a 5 names those that were not."""
     code = Exit(verdict.exit_code)
+    if code is Exit.SAME:
+        return "; ".join([MEANING[code], *_never_run(verdict.jobs)])
     if code is not Exit.UNPROVED or all(j.status is not JobStatus.SAME for j in verdict.jobs):
         return MEANING[code]
     open_: dict[str, list[str]] = {}
@@ -113,6 +116,16 @@ def meaning(verdict: Verdict) -> str:
             open_.setdefault(job.status.value, []).append(job.id)
     told = [f"{status}: {_some(ids)}" for status, ids in open_.items()]
     return f"asked for and not proved: {'; '.join(told)}"
+
+
+def _never_run(jobs: Sequence[JobVerdict]) -> list[str]:
+    """What a green run is not about: kinds of job that neither library could run at all."""
+    told = []
+    for kind, what in (("mt", "steps of M rows"), ("rb", "rollbacks")):
+        of_kind = [job for job in jobs if re.match(rf"{kind}\d", job.id.rpartition("/")[2])]
+        if of_kind and all(job.skipped for job in of_kind):
+            told.append(f"nothing was shown of {what}: {of_kind[0].reason}")
+    return told
 
 
 def _some(names: list[str], most: int = 4) -> str:

@@ -272,6 +272,19 @@ def test_summary_names_the_exit_code() -> None:
     assert "1 job: 1 same; exit 0" in summary_line(conclude(verdicts().jobs[:1]))
 
 
+def test_a_green_line_says_what_neither_library_could_run() -> None:
+    lacks = "baseline and candidate lack vcuda_dev_model_step_m"
+    mt4, refused = (
+        JobVerdict(f"gdn-tiny/p63/mt4{case}", JobStatus.UNSUPPORTED, lacks, False)
+        for case in ("", "-refused")
+    )
+    same = verdicts().jobs[0]
+    told = summary_line(conclude([same, mt4, refused]))
+    assert told.endswith(f"; nothing was shown of steps of M rows: {lacks}")
+    shown = dataclasses.replace(same, id="gdn-tiny/p63/mt8")
+    assert "nothing was shown" not in summary_line(conclude([same, shown, mt4, refused]))
+
+
 def test_sizes() -> None:
     assert [size(n) for n in (0, 999, 1000, 2_500_000, 3 * 10**15)] == [
         "0 B", "999 B", "1.0 kB", "2.5 MB", "3000.0 TB",

@@ -98,8 +98,11 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
         if arm.status == "failed":
             return JobStatus.FAILED, f"{name}: {arm.reason}"
     for name, arm, _, _ in arms:
+        if arm.status == "unsupported" and not arm.missing:
+            return JobStatus.FAILED, f"{name}: unsupported, and no entry is named that it lacks"
+    for name, arm, _, _ in arms:
         if arm.status == "unsupported":
-            return JobStatus.UNSUPPORTED, _unsupported(name, arm)
+            return JobStatus.UNSUPPORTED, f"{name} lacks {', '.join(arm.missing)}"
     # 2. A library that differs from itself says nothing about another one.
     for name, arm, again, repeat in arms:
         if again is None or again.status != "done":
@@ -154,12 +157,6 @@ def _control_line(job: Job, facts: Facts) -> str:
         return f"{job.control.change}: not compared"
     rows = len({*facts.change.h_out, *facts.change.logits})
     return f"{job.control.change}: {rows} of {job.rows} rows differ"
-
-
-def _unsupported(name: str, arm: ArmResult) -> str:
-    if arm.missing:
-        return f"{name} lacks {', '.join(arm.missing)}"
-    return f"{name}: {arm.reason}"
 
 
 def _lost(facts: Facts) -> tuple[str, ...]:

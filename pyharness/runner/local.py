@@ -14,7 +14,9 @@ from pyharness.compare import FILES
 from pyharness.differences.traces import TraceRequest
 from pyharness.dumps import partial_folder
 from pyharness.errors import HarnessError, InputError, LibraryFailure
-from pyharness.files import sha256_file
+from pyharness.files import LARGEST_LIBRARY, read_descriptor, sha256_file
+from pyharness.host.elf import read_elf
+from pyharness.host.script import TAPS, needed_entries
 from pyharness.runner.base import SealedLibrary, WorkerRequest
 from pyharness.runner.child import (
     RAISED,
@@ -26,7 +28,16 @@ from pyharness.runner.child import (
 )
 from pyharness.runner.environment import worker_environment
 from pyharness.runner.process import Children, Ended, run_process
-from pyharness.values import ArmPlan, ArmResult, FileFact, ModelSpec, Op, from_json, to_json
+from pyharness.values import (
+    ArmPlan,
+    ArmResult,
+    Digest,
+    FileFact,
+    ModelSpec,
+    Op,
+    from_json,
+    to_json,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class LocalRunner:
 
     memory_limit_bytes: int = 0
     _children: Children = field(default_factory=Children, repr=False, compare=False)
+    _exports: dict[Digest, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def stop(self) -> None:
         """Ends every arm in progress, from another thread, and lets no further one run."""
@@ -94,6 +106,10 @@ class LocalRunner:
                 results.append(_result(plan, well, call, out, names))
             plan, out = items[len(early)]
             results.append(_result(plan, replace(ended, stdout=last), call, out, names))
+            taps = TAPS if traced else ()
+            for i, (plan, _) in enumerate(items[: len(results)]):
+                needed = (*needed_entries(plan.script), *taps)
+                results[i] = self._checked(results[i], needed, library)
         finally:
             for i, (_, out) in enumerate(items):
                 if i >= len(results) or results[i].status != "done":
@@ -101,6 +117,27 @@ class LocalRunner:
                     shutil.rmtree(partial_folder(out, os.getpid()), ignore_errors=True)
                     shutil.rmtree(out, ignore_errors=True)
         return results
+
+    def _checked(
+        self, result: ArmResult, needed: tuple[str, ...], library: SealedLibrary
+    ) -> ArmResult:
+        """An arm is unsupported where the sealed bytes themselves lack what its script needs: the
+        worker, in whose process the library has run, is not believed.
+        """
+        if result.status != "unsupported":
+            return result
+        if library.digest not in self._exports:
+            try:
+                data = read_descriptor(library.fd, "library", LARGEST_LIBRARY)
+                self._exports[library.digest] = read_elf(data).names
+            except InputError as e:
+                return ArmResult("failed", str(e))
+        lacks = set(needed) - self._exports[library.digest]
+        if result.missing and lacks.issuperset(result.missing):
+            return result
+        named = ", ".join(result.missing) or "no entry"
+        told = f"its worker says unsupported and names {named}, yet the library lacks "
+        return ArmResult("failed", told + (", ".join(sorted(lacks)) or "nothing that is needed"))
 
     def _start(
         self,

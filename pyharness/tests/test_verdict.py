@@ -97,8 +97,8 @@ def test_a_job_passes_only_with_everything_in_place(job: Job) -> None:
         ({"candidate": MISSING}, UNSUPPORTED, "candidate lacks vcuda_dev_model_mark"),
         (
             {"candidate": ArmResult("unsupported", "a float32 projection")},
-            UNSUPPORTED,
-            "float32 projection",
+            FAILED,
+            "candidate: unsupported, and no entry is named that it lacks",
         ),
         ({"baseline_again": FAIL}, FAILED, "baseline, run again: killed"),
         ({"candidate_again": None}, FAILED, "candidate, run again: it was not run"),

@@ -72,6 +72,10 @@ __attribute__((constructor)) static void at_load(void) {
   if (is("other-arm")) overwrite("baseline", "logits.npy", 1);
   if (is("forges-done")) forge("{\"status\": \"done\", \"rows\": 9, \"files\": []}\n");
   if (is("forges-unsupported")) forge("{\"status\": \"unsupported\", \"reason\": \"lacks it\"}\n");
+  if (is("forges-missing"))
+    forge("{\"status\": \"unsupported\", \"missing\": [\"vcuda_dev_model_state_read\"]}\n");
+  if (is("forges-unneeded"))
+    forge("{\"status\": \"unsupported\", \"missing\": [\"vcuda_dev_model_taps\"]}\n");
   if (is("forges-a-line"))
     forge("{\"status\": \"unsupported\", \"reason\": \"\\u001b[2K\\nsame   all of it\\u202e\\u009b2K\"}\n");
   if (is("forges-twice")) forge("{\"status\": \"unsupported\"}\n{\"status\": \"unsupported\"}\n{\"status\": \"done\"}\n");

@@ -35,9 +35,11 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Place:
         ("daemon", {Exit.DIFFERS, Exit.FAILED, Exit.UNPROVED, Exit.USAGE}),
         ("other-arm", {Exit.DIFFERS, Exit.FAILED, Exit.UNPROVED}),
         ("forges-done", {Exit.FAILED}),
-        ("forges-unsupported", {Exit.UNPROVED, Exit.FAILED}),
-        ("forges-twice", {Exit.FAILED, Exit.UNPROVED}),
-        ("forges-a-line", {Exit.FAILED, Exit.UNPROVED}),
+        ("forges-unsupported", {Exit.FAILED}),
+        ("forges-missing", {Exit.FAILED}),
+        ("forges-unneeded", {Exit.FAILED}),
+        ("forges-twice", {Exit.FAILED}),
+        ("forges-a-line", {Exit.FAILED}),
     ],
 )
 def test_a_hostile_library_is_never_the_same(

@@ -41,6 +41,32 @@ def test_all_missing_entries_are_named_and_nothing_was_run(tmp_path: Path) -> No
     assert (result.status, result.missing) == ("unsupported", names)
 
 
+FORGED = Path(__file__).parents[1] / "attack" / "hostile.c"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "without", "reason"),
+    [
+        ("forges-unsupported", (), "names no entry, yet the library lacks nothing that is needed"),
+        ("forges-missing", (), "names vcuda_dev_model_state_read, yet the library lacks nothing"),
+        # lacks it indeed, and this script has no call of it
+        ("forges-unneeded", ("vcuda_dev_model_taps",), "names vcuda_dev_model_taps, yet"),
+        (
+            "forges-missing",
+            ("vcuda_dev_model_mark",),
+            "names vcuda_dev_model_state_read, yet the library lacks vcuda_dev_model_mark",
+        ),
+    ],
+)
+def test_the_word_unsupported_is_held_against_the_bytes_of_the_library(
+    hostile: str, without: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    library = stub("", without, (str(FORGED), f'-DHOSTILE="{hostile}"'))
+    result = run(library, tmp_path / "out")
+    assert result.status == "failed" and reason in result.reason
+    assert result.missing == () and result.library is None
+
+
 def test_a_missing_entry_that_the_script_does_not_need(tmp_path: Path) -> None:
     names = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
     old = run(stub(without=names), tmp_path / "old", dataclasses.replace(PLAN, script=SINGLES))

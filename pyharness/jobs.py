@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyharness import compare
+from pyharness import compare, rows
 from pyharness.differences.twins import twin_layers
 from pyharness.plan import Job, Suite, again, arm_key
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
@@ -213,8 +213,9 @@ def _worth_keeping(status: JobStatus) -> bool:
 
 def observe(job: Job, arms: Arms) -> Facts:
     """Wait for the five runs and compare those that ended well."""
-    result = {name: arms.future(plan).result() for name, plan in _named(job).items()}
-    folder = {name: arms.folder(plan) for name, plan in _named(job).items()}
+    plans = _named(job)
+    result = {name: arms.future(plan).result() for name, plan in plans.items()}
+    folder = {name: arms.folder(plan) for name, plan in plans.items()}
 
     def done(*names: str) -> bool:
         return all(result[name].status == "done" for name in names)
@@ -224,6 +225,9 @@ def observe(job: Job, arms: Arms) -> Facts:
             return None
         return compare.compare_dumps(folder[a], folder[b])
 
+    unlike = ""
+    if done(*ARMS):
+        unlike = rows.unlike(*((plans[arm].script, result[arm].row_digests) for arm in ARMS))
     change = None
     if done("candidate", "control"):
         change = row_change(folder["control"], folder["candidate"])
@@ -237,6 +241,7 @@ def observe(job: Job, arms: Arms) -> Facts:
         candidate_repeat=compared("candidate", "candidate again"),
         comparison=compared("baseline", "candidate"),
         change=change,
+        unlike=unlike,
         twins=next((f"{a}: {t}" for a in ARMS if done(a) and (t := twin_layers(folder[a]))), ""),
     )
 

@@ -148,6 +148,7 @@ class ArmResult:
     library: LibraryFacts | None = None
     step_ns: tuple[int, ...] = ()  # wall time of each call of the script, in order
     wall_s: float = 0.0
+    row_digests: str = ""  # of every computed row, recorded or not: see rows.py; "": not given
 
 
 @dataclass(frozen=True)

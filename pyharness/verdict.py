@@ -37,6 +37,7 @@ class Facts:
     candidate_repeat: Comparison | None = None
     comparison: Comparison | None = None  # baseline against candidate
     change: RowChange | None = None  # control against candidate
+    unlike: str = ""  # rows beside the recorded ones that differ for the same tokens
     twins: str = ""  # an arm whose dump holds one layer's state twice
 
 
@@ -110,6 +111,9 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
             return JobStatus.FAILED, f"{name}, run again: {why}"
         if repeat is None or not repeat.equal or not _same_digests(arm.files, again.files):
             return JobStatus.NONDETERMINISTIC, f"the {name} differs from itself{_where(repeat)}"
+        if arm.row_digests and again.row_digests and arm.row_digests != again.row_digests:
+            why = "in rows that are not recorded"
+            return JobStatus.NONDETERMINISTIC, f"the {name} differs from itself {why}"
     # 3. The comparison itself.
     if facts.comparison is None or facts.comparison.bytes_compared <= 0:
         return JobStatus.INDISTINCT, "no bytes were compared"
@@ -117,6 +121,8 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
         return JobStatus.FAILED, f"the arms' files {_CHANGED}"
     if not facts.comparison.equal:
         return JobStatus.DIFFERS, facts.twins
+    if facts.unlike:
+        return JobStatus.DIFFERS, facts.unlike
     if facts.twins:
         return JobStatus.INDISTINCT, facts.twins
     if not facts.baseline.rows == facts.candidate.rows == job.rows:

@@ -36,6 +36,7 @@ from pyharness.host.tracer import Tracer
 from pyharness.inputs.layout import LayerKind, Model
 from pyharness.inputs.model import load_model
 from pyharness.inputs.safetensors import TensorSource, array_source
+from pyharness.rows import row_digests
 from pyharness.runner.base import WorkerRequest
 from pyharness.values import ArmPlan, ArmResult, FileFact, LibraryFacts, Op, from_json, to_json
 
@@ -123,40 +124,51 @@ def run_arm(
     sizes = rows, model.config.hidden, model.config.vocab
     try:
         if request.trace:
-            step_ns, files = _run_with_taps(bound, model, request, request.trace, trace)
+            ran, files = _run_with_taps(bound, model, request, request.trace, trace)
         else:
             with DumpWriter(Path(request.out), *sizes, owner=request.parent_pid) as dump:
-                step_ns = _run_session(bound, model, plan, trace, dump)
+                ran = _run_session(bound, model, plan, trace, dump)
                 trace("the writing of the dump")
                 files = dump.commit()
     except LibraryFailure as e:
         return ArmResult("failed", str(e), library=facts)
     wall_s = round(time.monotonic() - began, 6)
-    return ArmResult("done", files=files, rows=rows, library=facts, step_ns=step_ns, wall_s=wall_s)
+    return ArmResult(
+        "done", files=files, rows=rows, library=facts,
+        step_ns=tuple(ran.step_ns), wall_s=wall_s, row_digests="".join(ran.row_digests),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass
+class _Ran:
+    """What a script leaves beside its dump: each call's time, and digests of every row."""
+
+    step_ns: list[int] = dataclasses.field(default_factory=list)
+    row_digests: list[str] = dataclasses.field(default_factory=list)
 
 
 def _run_session(
     bound: abi.Bound, model: Model, plan: ArmPlan, trace: Trace, dump: DumpWriter
-) -> tuple[int, ...]:
-    """Runs the script, writes rows and state, closes the library. Returns each call's time."""
+) -> _Ran:
+    """Runs the script, writes rows and state, closes the library."""
     with _open(bound, model, plan, trace) as session:
         session.reset()
-        times = _run_script(session, plan, trace, dump)
+        ran = _run_script(session, plan, trace, dump)
         dump.state(state_tensors(session, model, session.info().position))
-    return times
+    return ran
 
 
 def _run_with_taps(
     bound: abi.Bound, model: Model, request: WorkerRequest, wanted: TraceRequest, trace: Trace
-) -> tuple[tuple[int, ...], tuple[FileFact, ...]]:
+) -> tuple[_Ran, tuple[FileFact, ...]]:
     """The same script, and in place of a dump what its operations left."""
     with _open(bound, model, request.plan, trace) as session:
         tracer = Tracer(session, model.config, wanted)
         tracer.reset()
-        times = _run_script(tracer, request.plan, trace, None)
+        ran = _run_script(tracer, request.plan, trace, None)
         trace("the writing of the trace")
         files = tracer.write(Path(request.out), request.parent_pid or os.getpid())
-    return times, files
+    return ran, files
 
 
 @contextlib.contextmanager
@@ -167,24 +179,21 @@ def _open(bound: abi.Bound, model: Model, plan: ArmPlan, trace: Trace) -> Iterat
         yield session
 
 
-def _run_script(
-    engine: Engine, plan: ArmPlan, trace: Trace, dump: DumpWriter | None
-) -> tuple[int, ...]:
-    """Each call's time."""
-    times = []
+def _run_script(engine: Engine, plan: ArmPlan, trace: Trace, dump: DumpWriter | None) -> _Ran:
+    ran = _Ran()
     positions = script.cursors(plan.script)
     for number, (op, position) in enumerate(zip(plan.script, positions, strict=True)):
         trace.where = f"call {number + 1} of {len(plan.script)} of the script"
         before = engine.native_ns
-        _run_op(engine, op, dump)
-        times.append(engine.native_ns - before)
+        _run_op(engine, op, dump, ran)
+        ran.step_ns.append(engine.native_ns - before)
         _check_position(engine, position, op)
     trace.where = "after the script"
     _check_arithmetic("the script")
-    return tuple(times)
+    return ran
 
 
-def _run_op(engine: Engine, op: Op, dump: DumpWriter | None) -> None:
+def _run_op(engine: Engine, op: Op, dump: DumpWriter | None, ran: _Ran) -> None:
     if isinstance(engine, Tracer):
         engine.recording = len(op.recorded) if op.kind == "step_m" else int(op.record)
     if op.kind == "mark":
@@ -201,11 +210,13 @@ def _run_op(engine: Engine, op: Op, dump: DumpWriter | None) -> None:
         _run_refused(engine, op)
     elif op.kind == "step_m":
         rows = engine.step_m(op.tokens)
+        ran.row_digests.append(row_digests(rows.h_out, rows.logits))
         if dump and (count := len(op.recorded)):
             dump.append(rows.h_out[:count], rows.logits[:count])
     else:
         for token in op.tokens:
             rows = engine.step(token)
+            ran.row_digests.append(row_digests(rows.h_out, rows.logits))
             if dump and op.record:
                 dump.append(rows.h_out, rows.logits)
 

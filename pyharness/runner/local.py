@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pyharness import rows
 from pyharness.compare import FILES
 from pyharness.differences.traces import TraceRequest
 from pyharness.dumps import partial_folder
@@ -226,6 +227,8 @@ def _result(plan: ArmPlan, ended: Ended, call: str, out: Path, names: tuple[str,
         return replace(result, reason=with_last_words(result.reason, ended.stderr_tail))
     if result.status == "done" and (reason := _wrong_files(result.files, out, names)):
         return _failed(reason, ended)
+    if result.status == "done" and (reason := _wrong_rows(result, plan)):
+        return _failed(reason, ended)
     return result
 
 
@@ -254,6 +257,11 @@ def _wrong_files(files: tuple[FileFact, ...], out: Path, names: tuple[str, ...])
                 f"{fact.size_bytes} bytes and {fact.sha256}"
             )
     return ""
+
+
+def _wrong_rows(result: ArmResult, plan: ArmPlan) -> str:
+    told, computed = len(result.row_digests) / rows.DIGITS, rows.count(plan.script)
+    return f"the worker digested {told:g} rows of {computed}" if told != computed else ""
 
 
 def _failed(reason: str, ended: Ended) -> ArmResult:

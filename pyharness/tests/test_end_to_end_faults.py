@@ -40,6 +40,8 @@ def place(tmp_path: Path) -> Place:
         ("", ["--mt", "2"], Exit.SAME, "same"),
         ("step-m-differs", ["--mt", "2"], Exit.DIFFERS, "elements differ"),
         ("rollback-differs", ["--rb", "2"], Exit.DIFFERS, "elements differ"),
+        ("wrong-at-first", ["--m1"], Exit.DIFFERS, "first at position 0 (1 of "),
+        ("unstable-at-first", ["--m1"], Exit.UNPROVED, "from itself in rows that are not recorded"),
         ("forgets", ["--m1"], Exit.DIFFERS, "differ"),
         ("unstable", ["--m1"], Exit.UNPROVED, "the candidate differs from itself"),
         ("segfault", ["--m1"], Exit.FAILED, "SIGSEGV"),

@@ -107,6 +107,8 @@ def test_a_job_passes_only_with_everything_in_place(job: Job) -> None:
             NONDETERMINISTIC,
             "the baseline differs from itself: logits.npy",
         ),
+        ({"unlike": "rows differ"}, DIFFERS, "rows differ"),
+        ({"unlike": "rows differ", "candidate_repeat": UNEQUAL}, NONDETERMINISTIC, "candidate"),
         ({"candidate_repeat": UNEQUAL}, NONDETERMINISTIC, "the candidate differs from itself"),
         ({"candidate_repeat": None}, NONDETERMINISTIC, "the candidate differs from itself"),
         (

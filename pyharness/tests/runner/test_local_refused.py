@@ -180,3 +180,14 @@ def test_files_that_are_not_the_ones_written_are_noticed(
     assert result.status == "failed"
     assert re.search(r"logits.npy has \d+ bytes and sha256:.*, the worker wrote", result.reason)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_leaves_out_the_digest_of_a_row_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = "import pyharness.rows as r; r.row_digests = lambda *_: ''"
+    head, tail = child._BOOT.split("from MODULE", 1)
+    monkeypatch.setattr(child, "_BOOT", f"{head}{patch}\nfrom MODULE{tail}")
+    result = run(stub(), tmp_path / "out")
+    assert (result.status, result.reason) == ("failed", "the worker digested 0 rows of 9")
+    assert list(tmp_path.iterdir()) == []

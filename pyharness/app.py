@@ -17,13 +17,14 @@ from pyharness.config import Settings
 from pyharness.coverage import coverage_of
 from pyharness.differences.investigate import Investigator
 from pyharness.errors import NothingProved
+from pyharness.inputs.watch import InputFile, require_unchanged
 from pyharness.jobs import ArmRecord, run_jobs
 from pyharness.plan import Suite
 from pyharness.record import LibraryRecord, Record
 from pyharness.report.files import files
 from pyharness.report.gather import gather
 from pyharness.runner.base import Runner, SealedLibrary
-from pyharness.values import Arm, ArmResult, FileFact, LibraryFacts
+from pyharness.values import Arm, ArmResult, LibraryFacts
 from pyharness.verdict import JobVerdict, Verdict, conclude
 
 
@@ -53,7 +54,7 @@ class Outcome:
 def run(
     suite: Suite,
     libraries: Mapping[Arm, Library],
-    inputs: tuple[FileFact, ...],
+    inputs: tuple[InputFile, ...],
     settings: Settings,
     runner: Runner,
     *,
@@ -77,6 +78,7 @@ def run(
         )  # fmt: skip
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
+        require_unchanged(inputs)
         verdict = conclude(verdicts)
         made = Record(
             run=folder.name,
@@ -89,7 +91,7 @@ def run(
             machine=record.machine(),
             environment=record.environment_of(suite.jobs[0].candidate),
             libraries=_library_records(libraries, arms),
-            inputs=inputs,
+            inputs=tuple(file.fact for file in inputs),
             workers=workers,
             suite=suite,
             arms=tuple(dataclasses.replace(a, result=_without_library(a.result)) for a in arms),

@@ -17,14 +17,9 @@ from pyharness.config import ISA_VARIABLE, Settings
 from pyharness.errors import Exit, LibraryFailure, NothingProved, UsageError
 from pyharness.files import write_atomically
 from pyharness.inputs.checkpoint import POSITIONS
-from pyharness.inputs.model import (
-    file_fact,
-    input_facts,
-    load_config,
-    model_spec,
-    positions_of,
-)
+from pyharness.inputs.model import input_files, load_config, model_spec, positions_of
 from pyharness.inputs.tokens import read_text, read_tokens
+from pyharness.inputs.watch import InputFile, input_file
 from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Suite, Workload
@@ -35,7 +30,7 @@ from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.selection import select
 from pyharness.speed import timing
-from pyharness.values import Arm, ArmPlan, FileFact, ModelSpec, Op, to_json
+from pyharness.values import Arm, ArmPlan, ModelSpec, Op, to_json
 
 
 @dataclass(frozen=True)
@@ -168,13 +163,13 @@ def _workload(spec: ModelSpec, options: ModelOptions) -> Workload:
     return Workload(spec, vocab)
 
 
-def read_inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[FileFact, ...]:
+def read_inputs(options: ModelOptions, workloads: list[Workload]) -> tuple[InputFile, ...]:
     """Digests of every file that the run depends on; the token file too, though the plan holds the
     tokens.
     """
-    facts = [fact for w in workloads for fact in input_facts(w.model)]
-    facts += [file_fact(p.absolute()) for p in (options.tokens, options.text) if p]
-    return tuple(facts)
+    files = [file for w in workloads for file in input_files(w.model)]
+    files += [input_file(p.absolute()) for p in (options.tokens, options.text) if p]
+    return tuple(files)
 
 
 # ---- libraries -----------------------------------------------------------------------------------
@@ -301,12 +296,12 @@ def replay(
     folder = record.find_run(settings["out"], run)
     _, _, before = record.read_run(folder)  # an unfinished run has nothing to compare with
     again.check_plans(before)
-    again.check_inputs(before)
+    inputs = again.check_inputs(before)
     with ExitStack() as stack:
         libraries = again.open_libraries(stack, before, settings)
         with Terminal(results_to_stderr=json_path == "-") as terminal:
             outcome = app.run(
-                before.suite, libraries, before.inputs, settings, runner or LocalRunner(),
+                before.suite, libraries, inputs, settings, runner or LocalRunner(),
                 workers=before.workers, replay_of=before.run,
                 listener=app.Listener(terminal.job, terminal.arm),
             )  # fmt: skip

@@ -14,8 +14,8 @@ from pyharness import device, gate
 from pyharness.app import Library
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError
-from pyharness.files import sha256_file
 from pyharness.host.script import recorded_rows
+from pyharness.inputs.watch import InputFile, input_file
 from pyharness.jobs import ArmRecord
 from pyharness.plan import Job
 from pyharness.record import LibraryRecord, Record
@@ -56,16 +56,17 @@ def _is_outside(path: Path, archive: Path) -> bool:
     return not path.resolve().is_relative_to(archive.resolve())
 
 
-def check_inputs(before: Record) -> None:
-    """InputError unless every file behind models and tokens has its recorded bytes. Tokens are in
-    the plan itself.
+def check_inputs(before: Record) -> tuple[InputFile, ...]:
+    """The files behind models and tokens, read again. InputError unless each has its recorded
+    bytes. Tokens are in the plan itself.
     """
-    for fact in before.inputs:
-        digest, _ = sha256_file(Path(fact.name))
-        if digest != fact.sha256:
+    files = tuple(input_file(Path(fact.name)) for fact in before.inputs)
+    for fact, file in zip(before.inputs, files, strict=True):
+        if (found := file.fact.sha256) != fact.sha256:
             raise InputError(
-                f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {digest}"
+                f"{fact.name}: is not the file of this run: expected {fact.sha256}, found {found}"
             )
+    return files
 
 
 def check_plans(before: Record) -> None:

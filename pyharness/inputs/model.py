@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyharness.errors import InputError
-from pyharness.files import sha256_file
 from pyharness.inputs.checkpoint import (
     Checkpoint,
     checkpoint_files,
@@ -25,6 +24,7 @@ from pyharness.inputs.layout import (
 from pyharness.inputs.pack import aligned, float_tensor, pack_positions, read_pack, read_pack_config
 from pyharness.inputs.quantize import check_groups, quantize
 from pyharness.inputs.synthetic import config_of, synthetic_model
+from pyharness.inputs.watch import InputFile, input_file
 from pyharness.values import FileFact, ModelSpec
 
 
@@ -86,17 +86,16 @@ def _tensor(checkpoint: Checkpoint, expected: Expected) -> ModelTensor:
     )
 
 
-def input_facts(spec: ModelSpec) -> tuple[FileFact, ...]:
-    """Path, size and digest of each file behind the model; none for a synthetic one."""
+def input_files(spec: ModelSpec) -> tuple[InputFile, ...]:
+    """Each file behind the model, read and hashed; none for a synthetic one."""
     if spec.kind == "synthetic":
         return ()
     path = Path(spec.path)
     return tuple(
-        file_fact(p) for p in (checkpoint_files(path) if spec.kind == "checkpoint" else [path])
+        input_file(p) for p in (checkpoint_files(path) if spec.kind == "checkpoint" else [path])
     )
 
 
-def file_fact(path: Path) -> FileFact:
-    """Digest and size of a file, read once; InputError if it is empty or unreadable."""
-    digest, size_bytes = sha256_file(path)
-    return FileFact(str(path), digest, size_bytes)
+def input_facts(spec: ModelSpec) -> tuple[FileFact, ...]:
+    """Path, size and digest of each file behind the model."""
+    return tuple(file.fact for file in input_files(spec))

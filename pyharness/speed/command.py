@@ -16,6 +16,7 @@ from pyharness.config import Settings
 from pyharness.device import Gpu, cpu_state, open_gpu
 from pyharness.errors import Exit, NothingProved, UsageError
 from pyharness.files import write_atomically
+from pyharness.inputs.watch import InputFile, require_unchanged
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Job, Workload
 from pyharness.report import document, github
@@ -63,7 +64,8 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
     with ExitStack() as stack:
         libraries = commands.open_pair(stack, settings)
         terminal = stack.enter_context(Terminal(results_to_stderr=options.json == "-"))
-        bits, job = _check_bits(options, settings, workload, libraries, runner, terminal)
+        inputs = commands.read_inputs(options.models, [workload])
+        bits, job = _check_bits(options, settings, workload, inputs, libraries, runner, terminal)
         told = _frame(options, design, bits, rows, job)
         if bits.verdict.exit_code != Exit.SAME:
             terminal.say("no speed: the bit check is not green", f"run {bits.folder}")
@@ -72,6 +74,7 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         timing = _measure(libraries, request, design)
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
+        require_unchanged(inputs)
         lines = commands.library_lines(bits.document)
         terminal.say(*speed_lines(timing), *lines, f"run {bits.folder}")
         word = timing.result.word
@@ -134,6 +137,7 @@ def _check_bits(
     options: SpeedOptions,
     settings: Settings,
     workload: Workload,
+    inputs: tuple[InputFile, ...],
     libraries: Mapping[Arm, app.Library],
     runner: Runner | None,
     terminal: Terminal,
@@ -145,8 +149,7 @@ def _check_bits(
     suite = identity.check_pair(suite, libraries, asked_for=True)  # a note where they are one
     commands.tell(suite.notes)
     outcome = app.run(
-        suite, libraries, commands.read_inputs(options.models, [workload]), settings,
-        runner or LocalRunner(), workers=workers,
+        suite, libraries, inputs, settings, runner or LocalRunner(), workers=workers,
         listener=app.Listener(terminal.job, terminal.arm),
     )  # fmt: skip
     return outcome, suite.jobs[0]

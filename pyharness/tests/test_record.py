@@ -189,11 +189,11 @@ def test_replay_reproduces_a_red_run_too(tmp_path: Path) -> None:
 
 
 def test_replay_refuses_inputs_that_changed(tmp_path: Path) -> None:
-    from pyharness.inputs.model import file_fact
+    from pyharness.inputs.watch import input_file
 
     tokens = tmp_path / "t.txt"
     tokens.write_text("1 2 3")
-    made = dataclasses.replace(run(tmp_path).record, inputs=(file_fact(tokens),))
+    made = dataclasses.replace(run(tmp_path).record, inputs=(input_file(tokens).fact,))
     replay.check_inputs(made)
     tokens.write_text("1 2 4")
     with pytest.raises(InputError, match=r"t\.txt: is not the file of this run"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import zlib
 from math import prod
 from typing import Any
 
@@ -33,14 +34,24 @@ class GuardedOutput:
     def __init__(self, name: str, *shape: int) -> None:
         self.name, size = name, prod(shape)
         self.memory = np.empty(2 * GUARD_WORDS + size, np.uint32)
+        self._collected: int | None = None  # checksum of the memory since ``collect``
         self.words = self.memory[GUARD_WORDS : GUARD_WORDS + size].reshape(shape)
 
     def arm(self) -> Any:
         """Fill with the sentinel; returns the float pointer for the call."""
+        self.require_kept()
+        self._collected = None
         self.memory[:GUARD_WORDS] = GUARD
         self.memory[GUARD_WORDS + self.words.size :] = GUARD
         self.words.fill(UNWRITTEN)
         return ctypes.cast(self.words.ctypes.data, ctypes.POINTER(ctypes.c_float))
+
+    def require_kept(self) -> None:
+        """LibraryFailure where the values are no longer those that ``collect`` gave: a thread or a
+        copy that the call did not wait for.
+        """
+        if self._collected is not None and self._collected != zlib.crc32(self.memory.data):
+            raise LibraryFailure(f"the library wrote to the {self.name} buffer after its call")
 
     @property
     def untouched(self) -> bool:
@@ -48,6 +59,9 @@ class GuardedOutput:
 
     def collect(self) -> np.ndarray:
         """The float32 values, valid until the next ``arm``; LibraryFailure says what is wrong."""
+        self._collected = zlib.crc32(
+            self.memory.data
+        )  # first: what comes later is seen by the next arm
         if (where := self._overrun()) is not None:
             raise LibraryFailure(f"the library wrote {where} the {self.name} buffer")
         suspect = (self.words & _EXPONENT) == _EXPONENT  # NaN, infinity, or not written

@@ -99,6 +99,7 @@ class Session:
         self._on_call = on_call
         self._dev = ctypes.c_void_p()
         self._outputs: dict[int, tuple[GuardedOutput, GuardedOutput]] = {}
+        self._last_read: GuardedOutput | None = None
         self.native_ns = 0
         options = abi.DevOptions(ctypes.sizeof(abi.DevOptions), device, threads)
         self._call("vcuda_dev_open", ctypes.byref(options), ctypes.byref(self._dev))
@@ -127,9 +128,14 @@ class Session:
         return info
 
     def close(self) -> None:
+        """LibraryFailure also where the library wrote outputs after the calls that gave them."""
         if self._dev.value:
             dev, self._dev = self._dev, ctypes.c_void_p()
             self._call("vcuda_dev_close", dev)
+            for output in (o for pair in self._outputs.values() for o in pair):
+                output.require_kept()
+            if self._last_read:
+                self._last_read.require_kept()
 
     def reset(self) -> None:
         self._call("vcuda_dev_model_reset", self._dev)
@@ -178,7 +184,9 @@ class Session:
         size = int(needed.value)
         if size % 4:
             raise LibraryFailure(f"{name}: {what} has {size} bytes, which is no number of float32")
-        out = GuardedOutput(what, size // 4)
+        if self._last_read:
+            self._last_read.require_kept()
+        self._last_read = out = GuardedOutput(what, size // 4)
         if size:
             address, again = out.arm(), ctypes.c_uint64()
             self._call(

@@ -49,6 +49,7 @@ def place(tmp_path: Path) -> Place:
         ("exit", ["--m1"], Exit.FAILED, "candidate: "),
         ("hang", ["--m1", "--timeout", "2"], Exit.FAILED, "timed out after 2 s"),
         ("nan", ["--m1"], Exit.FAILED, "nan"),
+        ("late-logits", ["--m1"], Exit.FAILED, "wrote to the logits buffer after its call"),
         ("partial", ["--m1"], Exit.FAILED, "candidate: "),
         ("silent", ["--m1"], Exit.FAILED, "candidate: "),
         ("load-crash", ["--m1"], Exit.FAILED, "SIGSEGV"),

@@ -83,6 +83,18 @@ def test_a_write_outside_is_noticed(index: int, what: str) -> None:
         out.collect()
 
 
+@pytest.mark.parametrize("index", [0, GUARD_WORDS, GUARD_WORDS + 14, -1])
+def test_a_write_after_the_values_were_collected_is_noticed(index: int) -> None:
+    out = filled(3, 5)
+    out.collect()
+    out.require_kept()
+    out.memory[index] ^= 1
+    with pytest.raises(LibraryFailure, match="wrote to the logits buffer after its call"):
+        out.require_kept()
+    with pytest.raises(LibraryFailure, match="wrote to the logits buffer after its call"):
+        out.arm()
+
+
 def test_arming_again_forgets_the_row_before() -> None:
     out = filled(3, 5)
     out.arm()

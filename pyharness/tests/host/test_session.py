@@ -135,6 +135,32 @@ def test_the_row_of_an_m_row_step_is_named() -> None:
         session.step_m((1, 2, 3))
 
 
+@pytest.mark.parametrize("output", ["h_out", "logits"])
+def test_an_output_that_is_written_after_its_call_is_named(output: str) -> None:
+    reason = f"wrote to the {output} buffer after its call"
+    session = opened(f"late-{output}")
+    session.step(1)
+    session.step(2)  # nothing was written in between
+    session.info()
+    with pytest.raises(LibraryFailure, match=reason):
+        session.step(3)
+    with pytest.raises(LibraryFailure, match=reason), opened(f"late-{output}") as session:
+        session.step_m((1, 2))
+        session.info()
+        session.step(3)  # into buffers of its own
+
+
+def test_a_state_that_is_written_after_its_call_is_named() -> None:
+    reason = r"wrote to the layers\.0\.conv buffer after its call"
+    with pytest.raises(LibraryFailure, match=reason), opened("late-state") as session:
+        session.step(1)
+        session.state_read(0, StateKind.CONV)
+    session = opened()
+    session.state_read(0, StateKind.CONV)[5] = 0.25
+    with pytest.raises(LibraryFailure, match=reason):
+        session.state_read(0, StateKind.S)
+
+
 def test_an_unwritten_state_is_named() -> None:
     with opened("state-partial") as session:
         session.step(1)

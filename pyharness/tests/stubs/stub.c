@@ -28,6 +28,7 @@ struct vcuda_dev {
 };
 
 static char last_error[300];
+static float *last_output, *last_part; /* of a step and of a state_read */
 
 static int fault(const char *name) { return strcmp(FAULT, name) == 0; }
 
@@ -78,6 +79,8 @@ vcuda_status vcuda_dev_open(const vcuda_dev_options *options, vcuda_dev **out) {
 
 vcuda_status vcuda_dev_close(vcuda_dev *dev) {
   if (fault("close-crash")) crash();
+  if (fault("late-state") && last_part) last_part[1] = 0.5f;
+  last_output = last_part = NULL;
   if (fault("close-error")) return fail(VCUDA_E_INTERNAL, "close does not work");
   if (dev != NULL) {
     free(dev->kinds);
@@ -123,6 +126,7 @@ vcuda_status vcuda_dev_model_reset(vcuda_dev *dev) {
 
 vcuda_status vcuda_dev_model_info(vcuda_dev *dev, vcuda_model_info *out) {
   if (out->struct_size != sizeof *out) return fail(VCUDA_E_ARGUMENT, "info: struct size");
+  if ((fault("late-h_out") || fault("late-logits")) && last_output) last_output[1] = 0.5f;
   out->hidden = dev->config.hidden + (fault("wrong-info") ? 1 : 0);
   out->vocab = dev->config.vocab;
   out->layers = dev->config.layers;
@@ -215,6 +219,7 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
   fill(logits, ~hash_of(dev, dev->position), fault("partial") ? vocab - 5 : vocab);
   if (fault("wrong-at-first") && dev->position == 1) logits[3] = 0.5f;
   if (fault("unstable-at-first") && dev->position == 1) logits[3] = 1.0f + (float)(getpid() & 1023);
+  last_output = fault("late-h_out") ? h_out : logits;
   if (fault("nan")) logits[3] = NAN;
   if (fault("infinity")) h_out[1] = -INFINITY;
   if (fault("overrun")) logits[vocab + 1] = 0.5f;
@@ -277,6 +282,7 @@ vcuda_status vcuda_dev_model_state_read(vcuda_dev *dev, int32_t layer, int32_t k
   if (buffer == NULL) return VCUDA_OK;
   if (bytes != *needed) return fail(VCUDA_E_ARGUMENT, "the buffer has another size");
   if (fault("twin-layers")) layer = layer < 2 ? layer : 2;
+  last_part = buffer;
   fill(buffer, hash_of(dev, dev->position) + (uint64_t)(layer * 4 + kind), sizes[kind] - (fault("state-partial") ? 1 : 0));
   return VCUDA_OK;
 }

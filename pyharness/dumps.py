@@ -41,6 +41,7 @@ class DumpWriter:
 
     def __init__(self, out: Path, rows: int, hidden: int, vocab: int, owner: int = 0) -> None:
         self._out, self._partial = out, partial_folder(out, owner or os.getpid())
+        self._state: FileFact | None = None
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out} exists already; a dump is never overwritten")
         try:
@@ -73,15 +74,19 @@ class DumpWriter:
 
     def state(self, tensors: Iterable[TensorSource]) -> None:
         """The position and the parts of the state, in the order in which they are written."""
+        state = hashlib.sha256()  # while it is written: later another file may lie in its place
         try:
-            write_safetensors(self._partial / STATE, tensors)
+            size = write_safetensors(self._partial / STATE, tensors, on_bytes=state.update)
         except OSError as e:
             raise _unwritable(self._out, e) from None
+        self._state = FileFact(STATE, Digest(state.hexdigest()), size)
 
     def commit(self) -> tuple[FileFact, ...]:
         """Makes the dump durable and puts it in its place."""
+        if self._state is None:
+            raise ValueError(f"{STATE}: the state was not written")
         try:
-            facts = (*(f.finish() for f in self._files), _fact(self._partial / STATE))
+            facts = (*(f.finish() for f in self._files), self._state)
             sync_directory(self._partial)
             os.rename(self._partial, self._out)
             sync_directory(self._out.parent)
@@ -118,11 +123,6 @@ class _NpyWriter:
         size = self.file.tell()
         self.file.close()
         return FileFact(self.path.name, Digest(self.sha256.hexdigest()), size)
-
-
-def _fact(path: Path) -> FileFact:
-    digest, size = sha256_file(path)
-    return FileFact(path.name, digest, size)
 
 
 def _unwritable(out: Path, e: OSError) -> InputError:

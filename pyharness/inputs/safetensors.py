@@ -187,9 +187,14 @@ def array_source(name: str, dtype: str, array: np.ndarray) -> TensorSource:
 
 
 def write_safetensors(
-    path: Path, tensors: Iterable[TensorSource], metadata: Mapping[str, str] | None = None
-) -> None:
+    path: Path,
+    tensors: Iterable[TensorSource],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    on_bytes: Callable[[Any], object] = lambda data: None,
+) -> int:
     """Write a file, in the order given, or nothing at all. Wider types first keep all aligned.
+    ``on_bytes`` hears of each piece of it, in order. Returns its size in bytes.
 
     Producers are called one after the other, when their tensor's turn has come; what one yields is
     written at once.
@@ -204,9 +209,11 @@ def write_safetensors(
         raise InputError(f"{path}: cannot be written: {e.strerror}") from None
     try:
         with open(fd, "wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
+            head = len(header).to_bytes(8, "little") + header
+            on_bytes(head)
+            size = file.write(head)
             for source in sources:
-                _write_tensor(file, source)
+                size += _write_tensor(file, source, on_bytes)
             file.flush()
             os.fchmod(fd, 0o644)
             os.fsync(fd)
@@ -217,15 +224,18 @@ def write_safetensors(
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
     sync_directory(path.parent)
+    return size
 
 
-def _write_tensor(file: BinaryIO, source: TensorSource) -> None:
+def _write_tensor(file: BinaryIO, source: TensorSource, on_bytes: Callable[[Any], object]) -> int:
     name, dtype, shape, produce = source
     written = 0
     for chunk in produce():
+        on_bytes(chunk)
         written += file.write(chunk)
     if written != math.prod(shape) * DTYPES[dtype].itemsize:
         raise ValueError(f"{name}: {written} bytes were produced for {dtype} {shape}")
+    return written
 
 
 def _header(sources: list[TensorSource], metadata: Mapping[str, str]) -> bytes:

@@ -91,6 +91,29 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_facts_are_those_of_what_was_written_whatever_lies_there_at_the_commit(
+    tmp_path: Path,
+) -> None:
+    facts = file_facts(write(tmp_path / "sound"))
+    with DumpWriter(tmp_path / "out", 5, 3, 7) as dump:
+        dump.append(H, V)
+        dump.state(SOURCES)
+        for name in (H_OUT, LOGITS, STATE):
+            other = tmp_path / "other"
+            other.write_bytes(b"of another process")
+            other.replace(partial_folder(tmp_path / "out", os.getpid()) / name)
+        assert dump.commit() == facts
+    assert file_facts(tmp_path / "out") != facts
+
+
+def test_without_a_state_there_is_no_dump(tmp_path: Path) -> None:
+    reason = "was not written"
+    with pytest.raises(ValueError, match=reason), DumpWriter(tmp_path / "out", 5, 3, 7) as dump:
+        dump.append(H, V)
+        dump.commit()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("rows", [4, 6])
 def test_a_wrong_number_of_rows_is_no_dump(rows: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rows"), DumpWriter(tmp_path / "out", rows, 3, 7) as dump:

@@ -155,7 +155,9 @@ def test_producers_are_called_in_turn_and_nothing_is_kept(tmp_path: Path) -> Non
             yield bytes([i] * 4)
 
     sources = [(n, "U8", (3, 4), lambda n=n: produce(n)) for n in "ab"]
-    write_safetensors(path, sources)
+    heard = bytearray()
+    size = write_safetensors(path, sources, on_bytes=heard.extend)
+    assert path.read_bytes() == heard and len(heard) == size
     assert order == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert read_safetensors(path).tensors["b"].array.tolist() == [[0] * 4, [1] * 4, [2] * 4]
 

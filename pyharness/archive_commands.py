@@ -123,7 +123,7 @@ def symbols(library: Path, as_json: bool) -> int:
     from pyharness.host import abi
     from pyharness.host.elf import read_elf
 
-    with gate.open_candidate(library) as sealed:
+    with gate.open_candidate(library, to_load=False) as sealed:
         facts = read_elf(read_descriptor(sealed.fd, str(library)), str(library))
     required, optional = abi.REQUIRED, abi.OPTIONAL
     lacks = [name for name in (*required, *optional) if name not in facts.names]

@@ -4,7 +4,8 @@ The bytes are copied into memory that nobody can change any more (a sealed memfd
 taken of those very bytes: what was checked is what a worker loads. A baseline comes out of the
 archive only when the log is consistent with its pin, the log entry is in the pinned part, manifest
 and index belong to it, and the bytes have the digest of the entry. Whatever does not match is a
-GateRefusal; no option turns it into anything else.
+GateRefusal; no option turns it into anything else. A library whose code lies in other files, which
+no digest covers, is refused as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pyharness.archive.snapshot import Snapshot
 from pyharness.archive.tree import Tree
 from pyharness.errors import GateRefusal, InputError, NothingProved, UsageError
 from pyharness.files import CHUNK_BYTES, LARGEST_LIBRARY, open_regular, sha256_file
+from pyharness.host.elf import require_self_contained
 from pyharness.values import BACKENDS, Digest
 
 
@@ -118,9 +120,12 @@ def open_baseline(
         )
 
 
-def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
+def open_candidate(
+    path: Path, expected: Digest | None = None, *, to_load: bool = True
+) -> SealedLibrary:
     """A library that the user names; with ``expected`` (a replay) only that one. A blob of an
-    archive, wherever it lies, has to be the one of its name.
+    archive, wherever it lies, has to be the one of its name. Without ``to_load``, for a look at the
+    bytes alone, it may need other files and lack entries.
     """
     expected = expected or layout.promised_digest(path)
     fd = open_regular(path)
@@ -132,7 +137,7 @@ def open_candidate(path: Path, expected: Digest | None = None) -> SealedLibrary:
             digest, _ = sha256_file(fd)
         except InputError as e:
             raise InputError(f"{path}: {str(e).partition(': ')[2]}") from None
-        file, size, copy = _seal(fd, expected or digest, str(path))
+        file, size, copy = _seal(fd, expected or digest, str(path), to_load=to_load)
     finally:
         os.close(fd)
     return SealedLibrary(
@@ -228,19 +233,23 @@ def _check_rolling_copies(tree: Tree, snapshot: Snapshot, opened: Digest) -> Non
 
 
 def _holds_device_code(file: io.FileIO, size: int) -> bool:
-    # private: a shared mapping of a file sealed against writing is refused by older kernels
-    with mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ) as data:
+    with _mapped(file, size) as data:
         return layout.holds_device_code(data)
+
+
+def _mapped(file: io.FileIO, size: int) -> mmap.mmap:
+    # private: a shared mapping of a file sealed against writing is refused by older kernels
+    return mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ)
 
 
 # ---- sealed bytes --------------------------------------------------------------------------------
 
 
 def _seal(
-    source: int, expected: Digest, name: str
+    source: int, expected: Digest, name: str, *, to_load: bool = True
 ) -> tuple[io.FileIO, int, tempfile.TemporaryDirectory[str] | None]:
     """A copy of an open file that can no longer change, and its size. GateRefusal unless it has
-    this digest.
+    this digest. ``to_load``: it has to be all of the library.
     """
     copy = None
     try:
@@ -255,6 +264,9 @@ def _seal(
             raise GateRefusal(f"{name}: expected {expected}, found an empty file") from None
         if found != expected:
             raise GateRefusal(f"{name}: expected {expected}, found {found}")
+        if to_load:
+            with _mapped(file, size) as data:
+                require_self_contained(data, name)
     except BaseException:
         file.close()
         if copy:

@@ -33,6 +33,7 @@ from pyharness.files import (
     sha256_bytes,
     write_atomically,
 )
+from pyharness.host.elf import require_self_contained
 from pyharness.values import Digest, LibraryFacts
 
 WHY_MAX_CHARACTERS = 1000
@@ -82,6 +83,7 @@ def add(
     statement = _statement("added", label, why, record, now)
     data = read_regular(library, limit=LARGEST_LIBRARY)
     layout.require_shared_library(data[: layout.ELF_HEADER_BYTES], str(library))
+    require_self_contained(data, str(library))
     try:
         layer = layout.library_layer(data, library.name, facts)
     except ValueError as e:  # a file name or build information that is no text

@@ -7,17 +7,27 @@ Only 64-bit little-endian ELF: what the supported machines load.
 from __future__ import annotations
 
 import math
+import mmap
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyharness.errors import InputError
+from pyharness.errors import InputError, LibraryFailure
 from pyharness.files import LARGEST_LIBRARY, read_regular
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 1, 4, 5, 6, 10, 11
 _DT_SONAME, _DT_GNU_HASH = 14, 0x6FFFFEF5
+# names after which the loader opens further files, or where it looks for them first
+_BORROWING = {15: "RPATH", 29: "RUNPATH", 0x7FFFFFFD: "AUXILIARY", 0x7FFFFFFF: "FILTER"}
+# what a system brings itself, and the sanitizers' libraries that have to come before Python's
+_OF_THE_SYSTEM = re.compile(
+    r"lib(c|m|stdc\+\+)\.so\.6|lib(dl|pthread|rt|gcc_s|gomp|cuda|asan|ubsan)\.so\.\d"
+    r"|ld-linux[a-z0-9-]*\.so\.\d"
+)
+_LARGEST_DYNAMIC = 1 << 14  # bytes
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _KINDS = {0: "notype", 1: "object", 2: "function", 5: "common", 6: "tls", 10: "ifunc"}
 _BINDINGS = {1: "global", 2: "weak", 10: "unique"}
@@ -41,6 +51,7 @@ class ElfFacts:
     machine: str
     soname: str
     needed: tuple[str, ...]
+    borrows: tuple[tuple[str, str], ...]  # RPATH, FILTER and the like, with what they name
     exported: tuple[Symbol, ...]  # by name
     size_bytes: int
 
@@ -58,6 +69,31 @@ def read_elf_file(path: Path) -> ElfFacts:
     return read_elf(data, str(path))
 
 
+def require_self_contained(data: bytes | mmap.mmap, name: str) -> None:
+    """What has the digest is what runs: InputError where the loader would bring files beside this
+    one and the system's own, LibraryFailure where a required entry is not defined in this one. Of a
+    file that cannot be read here nothing is said: ``loader`` does not load it.
+    """
+    from pyharness.host import abi  # with numpy, which a look at the archive does without
+
+    try:
+        facts = _Reader(data).facts()
+    except _Malformed:
+        return
+    if foreign := [n for n in facts.needed if not _OF_THE_SYSTEM.fullmatch(n)]:
+        raise InputError(
+            f"{name}: needs {', '.join(foreign)}: link it in, its bytes would not be the verified "
+            "ones"
+        )
+    for kind, value in facts.borrows:
+        raise InputError(
+            f"{name}: has DT_{kind} {value}: link without it, what it leads to would not be the "
+            "verified bytes"
+        )
+    if lacking := [entry for entry in abi.REQUIRED if entry not in facts.names]:
+        raise LibraryFailure(f"{name}: lacks required entries: {', '.join(lacking)}")
+
+
 def read_elf(data: bytes, name: str = "library") -> ElfFacts:
     """Facts of a shared library's bytes. InputError names what is malformed."""
     try:
@@ -71,7 +107,7 @@ class _Malformed(Exception):
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | mmap.mmap) -> None:
         self.data = data
         if data[:4] != b"\x7fELF":
             raise _Malformed("it does not start with the ELF magic")
@@ -90,14 +126,17 @@ class _Reader:
         # (type, flags, offset, vaddr, paddr, filesz)
         self._require_whole(heads)
         self.loads = [(h[3], h[2], h[5]) for h in heads if h[0] == _PT_LOAD]
-        self.dynamic = list(self._dynamic([(h[2], h[5]) for h in heads if h[0] == _PT_DYNAMIC]))
-        self.tags = dict(reversed(self.dynamic))  # the first of a tag counts
+        self.dynamic = list(self._dynamic([h for h in heads if h[0] == _PT_DYNAMIC]))
+        self.tags = dict(self.dynamic)  # the last of a tag counts, as for the loader
 
     def facts(self) -> ElfFacts:
         return ElfFacts(
             machine=_MACHINES.get(self.machine, f"machine {self.machine}"),
             soname=self._string(self.tags[_DT_SONAME]) if _DT_SONAME in self.tags else "",
             needed=tuple(self._string(v) for tag, v in self.dynamic if tag == _DT_NEEDED),
+            borrows=tuple(
+                (_BORROWING[tag], self._string(v)) for tag, v in self.dynamic if tag in _BORROWING
+            ),
             exported=tuple(sorted(self._exported())),
             size_bytes=len(self.data),
         )
@@ -118,17 +157,22 @@ class _Reader:
             raise _Malformed(f"a table reaches to byte {offset}, past the end of the file")
         return struct.unpack_from(form, self.data, offset)
 
-    def _dynamic(self, segments: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def _dynamic(self, segments: list[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
         if len(segments) != 1:
             raise _Malformed(
                 "it has no dynamic segment" if not segments else "two dynamic segments"
             )
-        start, size = segments[0]
+        _, _, start, address, _, size = segments[0]
+        if self._offset(address, "dynamic segment") != start:  # the loader goes by the address
+            raise _Malformed("the dynamic segment has two places")
+        if size > _LARGEST_DYNAMIC:
+            raise _Malformed(f"a dynamic segment of {size} bytes")
         for offset in range(start, start + size - 15, 16):
             tag, value = self._unpack("<QQ", offset)
             if tag == 0:
                 return
             yield tag, value
+        raise _Malformed("the dynamic segment has no end")  # the loader reads on
 
     def _offset(self, address: int, what: str) -> int:
         for vaddr, offset, size in self.loads:

@@ -46,6 +46,26 @@ def test_top_level_is_fixed() -> None:
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL
 
 
+def test_no_checkout_changes_a_byte(tmp_path: Path) -> None:
+    """The record of an accepted run holds digests of the golden models' files, as they are here."""
+    names = tracked()
+    copy = tmp_path / "copy"
+    git = ["git", "-c", f"safe.directory={ROOT}", "-c", f"safe.directory={ROOT / '.git'}"]
+    asked = [*git, "check-attr", "text", "-z", "--stdin"]
+    listed = "\0".join(names).encode()
+    told = subprocess.run(asked, cwd=ROOT, input=listed, capture_output=True, check=True).stdout
+    assert told.decode().split("\0")[2::3] == ["unset"] * len(names)
+    subprocess.run(["git", "init", "-q", copy], check=True)
+    (copy / ".gitattributes").write_bytes((ROOT / ".gitattributes").read_bytes())
+    text = (ROOT / "pyharness/tests/golden/tiny-gdn/config.json").read_bytes()
+    (copy / "config.json").write_bytes(text)
+    converting = ["git", "-c", "core.autocrlf=true"]
+    subprocess.run([*converting, "add", "."], cwd=copy, check=True)
+    (copy / "config.json").unlink()
+    subprocess.run([*converting, "checkout", "-q", "."], cwd=copy, check=True)
+    assert (copy / "config.json").read_bytes() == text
+
+
 def test_every_pin_is_exact_and_locked_with_hashes() -> None:
     locked = {pin: count for name in LOCKS for pin, count in locked_pins(name).items()}
     assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+", pin) for pin in project_pins())

@@ -88,6 +88,30 @@ def patched(offset: int, value: bytes) -> bytes:
     return bytes(data)
 
 
+def dynamic_head(data: bytes | bytearray) -> int:
+    """Where the program header of the dynamic segment lies."""
+    start, count = int.from_bytes(data[32:40], "little"), data[56]
+    heads = range(start, start + 56 * count, 56)
+    return next(at for at in heads if data[at : at + 4] == b"\2\0\0\0")
+
+
+def dynamic_patched(field: int, value: bytes) -> bytes:
+    return patched(dynamic_head(stub().read_bytes()) + field, value)
+
+
+def test_the_last_of_a_tag_counts_as_for_the_loader() -> None:
+    """Else a second string table would hide the names of what is loaded beside the library."""
+    data = bytearray(stub(flags=("-Wl,-soname,libstub.so.1",)).read_bytes())
+    at = dynamic_head(data)
+    start, size = (int.from_bytes(data[at + f : at + f + 8], "little") for f in (8, 32))
+    slots = [bytes(data[o : o + 16]) for o in range(start, start + size, 16)]
+    needed = next(slot[8:] for slot in slots if slot[:8] == b"\1" + bytes(7))
+    end = start + 16 * slots.index(bytes(16))
+    assert read_elf(bytes(data)).soname == "libstub.so.1" and size > end + 32 - start
+    data[end : end + 16] = b"\x0e" + bytes(7) + needed  # DT_SONAME
+    assert read_elf(bytes(data)).soname == read_elf(bytes(data)).needed[0] != "libstub.so.1"
+
+
 @pytest.mark.parametrize(
     ("data", "what"),
     [
@@ -102,6 +126,9 @@ def patched(offset: int, value: bytes) -> bytes:
         (lambda: patched(56, b"\x00\x00"), "no dynamic segment"),
         (lambda: stub().read_bytes()[:4096], "cut off: 4096 bytes of"),
         (lambda: stub().read_bytes()[:-1], "cut off"),
+        (lambda: dynamic_patched(8, b"\0" * 8), "the dynamic segment has two places"),
+        (lambda: dynamic_patched(32, b"\x20\0"), "the dynamic segment has no end"),
+        (lambda: dynamic_patched(32, b"\xff\xff\xff"), "a dynamic segment of 16777215 bytes"),
     ],
 )
 def test_a_malformed_library_is_one_line(data, what: str) -> None:  # type: ignore[no-untyped-def]

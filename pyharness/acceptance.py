@@ -9,11 +9,14 @@ from typing import get_args
 from pyharness import record
 from pyharness.archive import store
 from pyharness.config import Settings
-from pyharness.coverage import gaps
+from pyharness.coverage import coverage_of, gaps
 from pyharness.errors import Exit, GateRefusal, InputError, NothingProved
 from pyharness.files import read_regular, sha256_bytes, sha256_file
+from pyharness.host.abi import OPTIONAL
+from pyharness.host.elf import ElfFacts, read_elf_file
 from pyharness.record import Record
 from pyharness.values import Arm
+from pyharness.verdict import Verdict
 
 
 def accept(
@@ -44,7 +47,7 @@ def accept(
         raise GateRefusal(
             f"{path}: expected {library.digest}, the library of this run, found {found}"
         )
-    _check_coverage(made)
+    _check_coverage(made, verdict, read_elf_file(path))
     archive, pin = settings["archive"], settings["pin"]
     compared = made.libraries["baseline"].digest
     added = store.add(
@@ -57,10 +60,17 @@ def accept(
     return Exit.SAME
 
 
-def _check_coverage(made: Record) -> None:
-    """A baseline has shown every kind of job that it can do on every kind of layer."""
-    facts = made.libraries["candidate"].facts
-    if unseen := gaps(made.coverage, facts.missing if facts else ()):
+def _check_coverage(made: Record, verdict: Verdict, library: ElfFacts) -> None:
+    """A baseline has shown every kind of job that it can do on every kind of layer. What was green
+    is counted again, and what the library lacks is read from its own symbols.
+    """
+    models = {job.candidate.model.name: job.candidate.model for job in made.suite.jobs}
+    stated = {m.model: m.layers for m in made.coverage}  # the weights may be on another machine
+    away = {n: stated[n] for n, m in models.items() if n in stated and m.kind != "synthetic"}
+    coverage = coverage_of(made.suite.jobs, verdict.jobs, away)
+    if coverage != made.coverage:
+        raise NothingProved(f"{made.run}: the coverage in its record is not that of its green jobs")
+    if unseen := gaps(coverage, set(OPTIONAL) - library.names):
         raise NothingProved(
             f"{made.run}: no green job was {', '.join(unseen)}: do `run-ab`, which runs all of "
             "them, and accept that run"

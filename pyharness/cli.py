@@ -63,7 +63,7 @@ from pyharness.options import (
 @SEED
 @RUNNING
 @JSON
-@click.option("--junit", type=PATH, callback=target, help="The result as JUnit XML.")
+@click.option("--junit", type=PATH, callback=target, is_eager=True, help="The result as JUnit XML.")
 @click.option("--same-library", is_flag=True, help="Compare a library with itself all the same.")
 @click.option(
     "--trace/--no-trace", default=True, help="Of a red job, find the first operation that differs."
@@ -310,4 +310,5 @@ def main() -> NoReturn:
     ignore_signals()
     if reason := lost():
         code = _say(f"{reason}; the command itself went on to its end", Exit.USAGE)
-    sys.exit(code)
+    # Not sys.exit: with PYTHONINSPECT the interpreter would go on, and end with 0.
+    os._exit(code)

@@ -256,7 +256,10 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
             raise UsageError(
                 f"{folder}: no such folder; give two folders with {', '.join(compare.FILES)}"
             )
+    compare.require_two(baseline, candidate)
     comparison, ours, theirs = compare.compare_and_hash(baseline, candidate)
+    if comparison.equal and not compare.has_rows(baseline):
+        raise NothingProved(f"{baseline} and {candidate}: nothing to compare: no row is recorded")
     explanations = explain(baseline, candidate, comparison)
     if json_path != "-":
         print("\n".join(map(printable, text.comparison_lines(comparison, explanations))))

@@ -20,7 +20,7 @@ from typing import IO
 
 import numpy as np
 
-from pyharness.errors import InputError
+from pyharness.errors import InputError, UsageError
 from pyharness.files import open_regular
 from pyharness.values import Comparison, Difference, Digest, FileFact
 
@@ -144,6 +144,18 @@ def _open(path: Path) -> IO[bytes]:
         raise InputError(f"{e}; a dump has {', '.join(FILES)}") from None
 
 
+def require_two(baseline: Path, candidate: Path) -> None:
+    """UsageError where a file would be compared with itself, under whatever name."""
+    for a, b in ((baseline / name, candidate / name) for name in FILES):
+        if a.exists() and b.exists() and a.samefile(b):
+            raise UsageError(f"{a} and {b} are one file, which can only equal itself")
+
+
+def has_rows(folder: Path) -> bool:
+    """Whether anything is recorded in a dump beside the state."""
+    return all(t.elements for name in FILES[:2] for t in len_and_layout(folder / name)[1])
+
+
 # ---- layouts -------------------------------------------------------------------------------------
 
 
@@ -155,9 +167,8 @@ def len_and_layout(path: Path) -> tuple[int, tuple[Tensor, ...]]:
         try:
             return size, read(file, size)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            raise InputError(
-                f"{path}: not a whole {path.suffix[1:]} file: {_one_line(e)}"
-            ) from None
+            what = f"not a whole {path.suffix[1:]} file: {_one_line(e)}"
+            raise InputError(f"{path}: {what}") from None
 
 
 def _npy_layout(file: IO[bytes], size: int) -> tuple[Tensor, ...]:
@@ -322,8 +333,7 @@ def differing_rows(a: Path, b: Path) -> tuple[int, ...]:
     if (ta.dtype, ta.shape) != (tb.dtype, tb.shape) or not ta.shape:
         raise InputError(f"{a} is {_describe(ta)}, {b} is {_describe(tb)}: rows do not match")
     width = ta.size_bytes // max(1, ta.shape[0])
-    rows: set[int] = set()
-    done = 0
+    rows, done = set[int](), 0
     if width:
         for x, y in _tensor_blocks(a, b, ta, tb):
             if not _equal(x, y):

@@ -6,8 +6,9 @@ Equal bits on GDN layers say nothing of attention, and single steps nothing of r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pyharness.differences.places import KIND_NAMES
 from pyharness.host.script import needed_entries
@@ -44,21 +45,34 @@ class ModelCoverage:
         return f"{self.model} ({layers}): same: {jobs}{rows}{prefixes}"
 
 
-def coverage_of(jobs: Sequence[Job], verdicts: Sequence[JobVerdict]) -> tuple[ModelCoverage, ...]:
-    """Model by model, in the order of the suite."""
+def coverage_of(
+    jobs: Sequence[Job],
+    verdicts: Sequence[JobVerdict],
+    layers: Mapping[str, dict[str, int]] = MappingProxyType({}),
+) -> tuple[ModelCoverage, ...]:
+    """Model by model, in the order of the suite. ``layers``: of models whose files are elsewhere,
+    by name.
+    """
     models = {job.candidate.model.name: job.candidate.model for job in jobs}
     green: dict[str, list[Job]] = {name: [] for name in models}
     for job, verdict in zip(jobs, verdicts, strict=True):
         if verdict.status is JobStatus.SAME:
             green[job.candidate.model.name].append(job)
-    return tuple(_of_model(model, green[name]) for name, model in models.items())
+    return tuple(
+        _of_model(model, green[name], layers.get(name) or _layers_of(model))
+        for name, model in models.items()
+    )
 
 
-def _of_model(model: ModelSpec, green: Sequence[Job]) -> ModelCoverage:
+def _layers_of(model: ModelSpec) -> dict[str, int]:
     kinds = Counter(load_config(model).layer_kinds)
+    return {KIND_NAMES[kind]: kinds[kind] for kind in LayerKind if kinds[kind]}
+
+
+def _of_model(model: ModelSpec, green: Sequence[Job], layers: dict[str, int]) -> ModelCoverage:
     return ModelCoverage(
         model=model.name,
-        layers={KIND_NAMES[kind]: kinds[kind] for kind in LayerKind if kinds[kind]},
+        layers=layers,
         jobs=dict(Counter(str(job.kind) for job in green)),
         rows=tuple(sorted({job.m for job in green if job.kind != "m1"})),
         prefixes=tuple(sorted({job.prefix for job in green})),

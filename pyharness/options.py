@@ -45,11 +45,14 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def target(context: click.Context, parameter: click.Parameter, path: Any) -> Any:
-    """A file that a result goes to: whether it can is known before anything runs."""
+    """A file that a result goes to: whether it can is known before anything runs, and an earlier
+    result goes at once. Options with this are eager: no other one fails before that.
+    """
     if path not in (None, "-"):
-        from pyharness.files import require_writable
+        from pyharness.files import remove_result, require_writable
 
         require_writable(Path(path))
+        remove_result(Path(path))
     return path
 
 
@@ -114,6 +117,7 @@ JSON = click.option(
     "json_path",
     metavar="PATH|-",
     callback=target,
+    is_eager=True,
     help="The result as JSON; - is stdout.",
 )
 PROFILE = click.option(

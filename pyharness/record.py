@@ -25,10 +25,19 @@ from pyharness.device import open_gpu
 from pyharness.errors import InputError, NothingProved, UsageError
 from pyharness.files import make_directory, read_regular, sha256_file, write_atomically
 from pyharness.jobs import ArmRecord
-from pyharness.plan import Suite
+from pyharness.plan import Job, Suite, again, arm_key
 from pyharness.report import document
 from pyharness.runner.environment import worker_environment
-from pyharness.values import ArmPlan, Digest, FileFact, LibraryFacts, from_json, to_json
+from pyharness.values import (
+    ArmPlan,
+    ArmResult,
+    Digest,
+    FileFact,
+    JobStatus,
+    LibraryFacts,
+    from_json,
+    to_json,
+)
 from pyharness.verdict import Verdict, conclude
 
 SCHEMA = "ab-record/1"
@@ -169,7 +178,28 @@ def read_run(folder: Path) -> tuple[Verdict, dict[str, Any], Record]:
     of_record = record.run, files, [job.id for job in record.suite.jobs]
     if of_record != (whole.get("run"), whole.get("files"), [job.id for job in verdict.jobs]):
         raise NothingProved(f"{folder}: its verdict and its record do not belong together")
+    for job, told in zip(record.suite.jobs, verdict.jobs, strict=True):
+        if told.status is JobStatus.SAME and not _bears_out(job, record):
+            raise NothingProved(
+                f"{folder}: {job.id} is told to be the same, and the digests in its record are not"
+            )
     return verdict, whole, record
+
+
+def _bears_out(job: Job, record: Record) -> bool:
+    """Whether the digests of its arms are those of a job that is the same: four equal, and a
+    control that is not.
+    """
+    results = {arm.key: arm.result for arm in record.arms}
+
+    def files(plan: ArmPlan) -> list[tuple[str, Digest]]:
+        library = record.libraries.get(plan.arm)
+        result = results.get(arm_key(plan, library.digest)) if library else None
+        return [(f.name, f.sha256) for f in (result or ArmResult("failed")).files]
+
+    arms = [files(p) for plan in (job.baseline, job.candidate) for p in (plan, again(plan))]
+    control = files(job.control.plan)
+    return bool(control) and all(arms) and all(a == arms[0] != control for a in arms)
 
 
 # ---- what is true of this machine ----------------------------------------------------------------

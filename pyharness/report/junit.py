@@ -18,16 +18,20 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit_xml(document: Mapping[str, Any]) -> bytes:
     """failure: bits differ; error: could not run or proved nothing; skipped: unsupported and not
-    asked for by name.
+    asked for by name. A run that did not end with 0 has at least one failure or error.
     """
-    jobs = verdict_of(document).jobs
+    verdict = verdict_of(document)
+    jobs = verdict.jobs
     seconds = [job.get("seconds") for job in document["jobs"]]
     elements = [_element(job) for job in jobs]
-    count = [element for element, _ in elements].count
+    kinds = [element for element, _ in elements]
+    # what no job says the run says: servers that go by the counts would show it as green
+    unsaid = verdict.exit_code != 0 and not {"failure", "error"} & set(kinds)
+    count = (kinds + ["error"] * unsaid).count
     suite = ET.Element(
         "testsuite",
         name="run-ab",
-        tests=str(len(elements)),
+        tests=str(len(elements) + unsaid),
         failures=str(count("failure")),
         errors=str(count("error")),
         skipped=str(count("skipped")),
@@ -47,6 +51,10 @@ def junit_xml(document: Mapping[str, Any]) -> bytes:
         if element:
             child = ET.SubElement(case, element, message=_legal(message))
             child.text = _legal("\n".join(job_lines(job)))
+    if unsaid:
+        case = ET.SubElement(suite, "testcase", classname="run-ab", name="run")
+        message = f"exit {verdict.exit_code}: {verdict.summary}"
+        ET.SubElement(case, "error", message=_legal(message))
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root, " ")

@@ -20,7 +20,6 @@ from pyharness import acceptance, record
 from pyharness.coverage import ModelCoverage
 from pyharness.errors import Exit, NothingProved
 from pyharness.files import sha256_file
-from pyharness.host.elf import ElfFacts, Symbol
 from pyharness.record import Record
 from pyharness.report import document
 from pyharness.tests.fake_arms import FakeLibrary, broken
@@ -142,9 +141,8 @@ def test_a_verdict_made_green_is_held_against_the_digests(
 def test_the_coverage_of_a_record_is_counted_again(bench: Bench) -> None:
     assert bench("--m1", *SMALL) == Exit.SAME
     verdict, _, made = record.read_run(bench.runs[0])
-    every = ElfFacts("x86-64", "", (), (), 0)
     with pytest.raises(NothingProved, match="no green job was m1 on attention layers: do"):
-        acceptance._check_coverage(made, verdict, every)
+        acceptance._check_coverage(made, verdict, frozenset())
     (own,) = made.coverage
     jobs = {"m1": 1, "mt": 7, "rb": 3}
     for claimed in (
@@ -154,18 +152,16 @@ def test_the_coverage_of_a_record_is_counted_again(bench: Bench) -> None:
     ):
         forged = dataclasses.replace(made, coverage=claimed)
         with pytest.raises(NothingProved, match="is not that of its green jobs"):
-            acceptance._check_coverage(forged, verdict, every)
+            acceptance._check_coverage(forged, verdict, frozenset())
 
 
 def test_what_a_library_lacks_is_read_from_its_own_symbols(bench: Bench) -> None:
     assert bench("--m1", "--synthetic", "hybrid", "--prefix", "2") == Exit.SAME
     verdict, _, made = record.read_run(bench.runs[0])
-    without = ElfFacts("x86-64", "", (), (), 0)
-    acceptance._check_coverage(made, verdict, without)
-    names = ("vcuda_dev_model_state_read", "vcuda_dev_model_step_m")
-    exported = tuple(Symbol(name, "function", "global", 1, 1) for name in names)
+    acceptance._check_coverage(made, verdict, frozenset())
+    exports = frozenset(("vcuda_dev_model_state_read", "vcuda_dev_model_step_m"))
     with pytest.raises(NothingProved, match="no green job was mt on GDN and attention layers"):
-        acceptance._check_coverage(made, verdict, dataclasses.replace(without, exported=exported))
+        acceptance._check_coverage(made, verdict, exports)
 
 
 def test_layers_of_weights_that_lie_elsewhere_are_those_of_the_record(bench: Bench) -> None:
@@ -182,7 +178,7 @@ def test_layers_of_weights_that_lie_elsewhere_are_those_of_the_record(bench: Ben
     made = from_json(Record, moved(json.loads(json.dumps(to_json(made)))))
     (own,) = made.coverage
     made = dataclasses.replace(made, coverage=(dataclasses.replace(own, model="/elsewhere/model"),))
-    acceptance._check_coverage(made, verdict, ElfFacts("x86-64", "", (), (), 0))
+    acceptance._check_coverage(made, verdict, frozenset())
 
 
 # ---- the interpreter -----------------------------------------------------------------------------

@@ -145,6 +145,13 @@ class WarmWorker:
             raise self._failure("the worker gives no time")
         return nanoseconds
 
+    def rows(self) -> str:
+        """Digests of the rows that it timed so far, from the first position after the prefix on."""
+        told = self.ask({"rows": True}).get("rows")
+        if not isinstance(told, str):
+            raise self._failure("the worker gives no digests")
+        return told
+
     # ---- reading ---------------------------------------------------------------------------------
 
     def _line(self) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from pyharness.report import document, github
 from pyharness.report.html import page
 from pyharness.report.speed import speed_lines
 from pyharness.report.terminal import Terminal
+from pyharness.rows import DIGITS
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.runner.process import Children
@@ -51,7 +52,9 @@ class SpeedOptions:
 
 
 def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None = None) -> int:
-    """Numbers only after a green bit check; otherwise that one's exit code and no number."""
+    """Numbers only after a green bit check; otherwise that one's exit code and no number. Nor where
+    the timed steps themselves differ, of which the bit check made only the first.
+    """
     design = Design(
         _count("--pairs", options.pairs),
         settings["seed"],
@@ -71,7 +74,11 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
             terminal.say("no speed: the bit check is not green", f"run {bits.folder}")
             return _finish(options, bits, told, bits.verdict.exit_code)
         request = _request(options, settings, workload, job, rows)
-        timing = _measure(libraries, request, design)
+        try:
+            timing = _measure(libraries, request, design)
+        except _OtherRows as e:
+            terminal.say(f"no speed: {e}", f"run {bits.folder}")
+            return _finish(options, bits, told, Exit.DIFFERS)
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
         require_unchanged(inputs)
@@ -198,10 +205,14 @@ def _measure(libraries: Mapping[Arm, app.Library], request: SpeedRequest, design
             watch = gpu.state if gpu else lambda: None
             with worker("the baseline's copy", "baseline") as copy:
                 self_test.append(pairs.measure(baseline, copy, design, round_=round_, device=watch))
+                if where := _unlike(baseline, copy, request):
+                    raise NothingProved(f"the baseline differs from its copy {where}")
             with worker("candidate", "candidate") as candidate:
                 comparison.append(
                     pairs.measure(baseline, candidate, design, round_=round_, device=watch)
                 )
+                if where := _unlike(baseline, candidate, request):
+                    raise _OtherRows(f"the candidate differs from the baseline {where}")
                 others = _others(gpu)
                 by_rows = {
                     "baseline": baseline.ready.by_rows,
@@ -220,6 +231,19 @@ def _measure(libraries: Mapping[Arm, app.Library], request: SpeedRequest, design
         gpu=facts,
         other_gpu_processes=others,
     )
+
+
+class _OtherRows(Exception):
+    """What was timed is not what the bit check compared."""
+
+
+def _unlike(one: WarmWorker, other: WarmWorker, request: SpeedRequest) -> str:
+    """Where the timed rows of two workers differ first; both read the same tokens."""
+    digests = one.rows(), other.rows()
+    for at in range(0, min(map(len, digests)), DIGITS):
+        if digests[0][at : at + DIGITS] != digests[1][at : at + DIGITS]:
+            return f"at position {len(request.prefix) + at // DIGITS} of the timed steps"
+    return ""
 
 
 def called(rows: int, by_rows: Mapping[str, bool]) -> str:

@@ -1,8 +1,9 @@
 """The process that keeps one library and its model warm and times steps when it is asked to.
 
 Messages are lines of JSON. The first one is a ``SpeedRequest``; then each ``{"calls": n}`` is
-answered with the nanoseconds that n calls took inside the library. End of input ends the process.
-Time is taken around the native call only: this side's checks of the outputs stay outside of it.
+answered with the nanoseconds that n calls took inside the library, and ``{"rows": true}`` with the
+digests of the rows that they gave. End of input ends the process. Time is taken around the native
+call only: this side's checks of the outputs stay outside of it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pyharness.errors import Exit, HarnessError, InputError
+from pyharness.errors import Exit, HarnessError, InputError, LibraryFailure
 from pyharness.host import abi, loader
-from pyharness.host.session import Session
+from pyharness.host.session import Rows, Session
 from pyharness.inputs.model import load_model
+from pyharness.rows import DIGITS, row_digests
 from pyharness.runner.warm import Ready, SpeedRequest
 from pyharness.speed.cold import evictor
 from pyharness.values import from_json, to_json
@@ -72,7 +74,11 @@ def _serve(reply: int) -> None:
         timer.sample(1)  # what is allocated or compiled at the first step
         _answer(reply, to_json(Ready(facts, by_rows)))
         while line := sys.stdin.buffer.readline():
-            _answer(reply, {"ns": timer.sample(json.loads(line)["calls"])})
+            asked = json.loads(line)
+            if asked.get("rows"):
+                _answer(reply, {"rows": timer.rows})
+            else:
+                _answer(reply, {"ns": timer.sample(asked["calls"])})
 
 
 class Timer:
@@ -92,6 +98,7 @@ class Timer:
         self._session, self._request, self._context = session, request, context
         self._by_rows, self._evict = by_rows, evict
         self._position = context  # full: the first call starts over
+        self.rows = ""  # digests of the rows after the prefix, one for each position
 
     def sample(self, calls: int) -> int:
         """Nanoseconds of so many calls; one more before them brings caches and clocks back from
@@ -111,12 +118,21 @@ class Timer:
             self._evict()
         before = session.native_ns
         if self._by_rows:
-            session.step_m(tokens)
+            self._keep(session.step_m(tokens))
         else:
             for token in tokens:
-                session.step(token)
-        self._position += m
+                self._keep(session.step(token))
         return session.native_ns - before
+
+    def _keep(self, rows: Rows) -> None:
+        """The tokens follow from the position, so there is one right row at each."""
+        made = row_digests(rows.h_out, rows.logits)
+        at = DIGITS * (self._position - len(self._request.prefix))
+        known = self.rows[at : at + len(made)]
+        if not made.startswith(known):
+            raise LibraryFailure(f"other outputs than before at position {self._position}")
+        self.rows += made[len(known) :]
+        self._position += len(rows.h_out)
 
     def _start_over(self) -> None:
         self._session.reset()

@@ -12,6 +12,7 @@ import pytest
 from pyharness import cli, plan
 from pyharness.errors import Exit, UsageError
 from pyharness.speed import command as speed_command
+from pyharness.speed import pairs
 from pyharness.speed.command import exit_code, parse_margin
 from pyharness.speed.stats import Word
 from pyharness.speed.timing import SCHEMA_FILE
@@ -144,6 +145,34 @@ def test_no_number_on_a_red_bit_check(
     told = place.told
     assert told["word"] is None and told["exit_code"] == code and told["bits"]["exit_code"] == code
     assert not {"change", "self_test", "samples"} & set(told)
+
+
+def test_no_number_where_the_timed_steps_themselves_differ(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "MOST_DROPPED", 1)  # no time counts here
+    place = Place(tmp_path, stub())
+    capfd.readouterr()
+    assert place.speed(stub("wrong-far-on"), "--pairs", "1") == Exit.DIFFERS
+    said = capfd.readouterr().out
+    assert said.startswith("same ") and "A/B" not in said
+    reason = "no speed: the candidate differs from the baseline at position 40 of the timed steps"
+    assert reason in said.splitlines()
+    told = place.told
+    assert (told["word"], told["exit_code"], told["bits"]["exit_code"]) == (None, 1, 0)
+    assert not {"change", "self_test", "samples"} & set(told)
+
+
+def test_a_baseline_whose_copy_steps_otherwise_proves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "MOST_DROPPED", 1)  # no time counts here
+    place = Place(tmp_path, stub("unstable-far-on"))
+    capfd.readouterr()
+    assert place.speed(stub(), "--pairs", "1") == Exit.UNPROVED
+    said = capfd.readouterr()
+    assert "the baseline differs from its copy at position 40 of the timed steps" in said.err
+    assert "A/B" not in said.out and not list(tmp_path.glob("runs/*/speed.json"))
 
 
 def test_a_library_timed_against_itself_is_named_as_such(

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from pyharness.errors import GateRefusal, HarnessError, InputError, LibraryFailure
+from pyharness.rows import DIGITS
 from pyharness.runner.process import Children
 from pyharness.runner.warm import SpeedRequest, WarmWorker
+from pyharness.speed.worker import ROOM
 from pyharness.tests.stubs import Sealed, sealed, stub
 from pyharness.values import ArmPlan, Digest, ModelSpec
 
@@ -57,6 +59,27 @@ def test_rows_in_one_step_or_one_by_one() -> None:
     old = stub(without=("vcuda_dev_model_step_m",), flags=("-DSTEP_SLEEP_US=1000",))
     with worker(old, ROWS) as warm:
         assert not warm.ready.by_rows and warm.sample(2) >= 6_000_000
+
+
+def test_the_rows_that_were_timed() -> None:
+    """One for each position, the same in one step and one by one, and however often."""
+    with worker(stub(), ROWS) as warm:
+        warm.sample(2)
+        few = warm.rows()
+        warm.sample(600)  # more than the cache holds: from the prefix again
+        rows = warm.rows()
+    assert len(few) == 15 * DIGITS and rows.startswith(
+        few
+    )  # 2 calls at the start, then 1 more than 2
+    assert len(rows) == ROOM // 3 * 3 * DIGITS
+    with worker(stub()) as warm:
+        warm.sample(11)
+        assert rows.startswith(warm.rows())
+    with (
+        pytest.raises(LibraryFailure, match="candidate: other outputs than before at position 40"),
+        worker(stub("wrong-by-and-by")) as warm,
+    ):
+        warm.sample(600)
 
 
 def test_cold_and_many_resets() -> None:

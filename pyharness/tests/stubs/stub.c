@@ -28,6 +28,7 @@ struct vcuda_dev {
 };
 
 static char last_error[300];
+static int steps;
 static float *last_output, *last_part; /* of a step and of a state_read */
 
 static int fault(const char *name) { return strcmp(FAULT, name) == 0; }
@@ -218,6 +219,9 @@ static vcuda_status row(vcuda_dev *dev, int32_t token, float *h_out, float *logi
   fill(h_out, hash_of(dev, dev->position), hidden);
   fill(logits, ~hash_of(dev, dev->position), fault("partial") ? vocab - 5 : vocab);
   if (fault("wrong-at-first") && dev->position == 1) logits[3] = 0.5f;
+  if (fault("wrong-far-on") && dev->position > 40) logits[3] = 0.5f;
+  if (fault("unstable-far-on") && dev->position > 40) logits[3] = 1.0f + (float)(getpid() & 1023);
+  if (fault("wrong-by-and-by") && dev->position > 40) logits[3] = 0.5f * (float)steps++;
   if (fault("unstable-at-first") && dev->position == 1) logits[3] = 1.0f + (float)(getpid() & 1023);
   last_output = fault("late-h_out") ? h_out : logits;
   if (fault("nan")) logits[3] = NAN;

@@ -10,11 +10,13 @@ no digest covers, is refused as well.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import mmap
 import os
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -279,12 +281,26 @@ def _sealed_memory(source: int, expected: Digest, name: str) -> int:
     fd = os.memfd_create(f"vllm_cuda-{expected.short}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         _copy(source, fd, name)
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        _forbid_writes(fd)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _forbid_writes(fd: int) -> None:
+    """EBUSY says that the kernel itself holds a page, to reclaim or move it: it lets go soon."""
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    for pause in (0.01, 0.1, 0.5, 2.0):
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except OSError as e:
+            if e.errno != errno.EBUSY:
+                raise
+            time.sleep(pause)
+        else:
+            return
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 
 
 def _private_copy(source: int, path: Path, name: str) -> int:

@@ -72,6 +72,24 @@ def linked(folder: Path, *flags: str) -> Path:
     return path
 
 
+def test_a_seal_that_the_kernel_puts_off_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left, real = tmp_path / "lib.so", [1, 2], fcntl.fcntl
+    path.write_bytes(elf(1, 310))
+
+    def busy(fd: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_ADD_SEALS and left:
+            left.pop()
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return real(fd, command, argument)
+
+    monkeypatch.setattr(fcntl, "fcntl", busy)
+    with open_candidate(path) as library:
+        assert not left and content(library) == path.read_bytes()
+        assert real(library.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+
+
 # ---- which library ------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,9 +87,11 @@ def test_a_run_whose_input_is_swapped_proves_nothing(
     named: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    first = threading.Lock()  # of the run's arms, which run side by side
+
     class Swapping(FakeRunner):
         def run(self, plan: ArmPlan, library: object, out: Path) -> ArmResult:
-            if not self.ran:
+            if first.acquire(blocking=False):
                 turned(named)
             return super().run(plan, library, out)
 
@@ -98,5 +101,6 @@ def test_a_run_whose_input_is_swapped_proves_nothing(
     assert bench(*line) == Exit.UNPROVED
     assert "inputs changed while the run read them" in bench.err
     assert not (bench.runs[-1] / "verdict.json").exists()
+    first.release()
     assert bench("replay", bench.runs[0].name) == Exit.UNPROVED
     assert "inputs changed while the run read them" in bench.err

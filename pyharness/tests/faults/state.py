@@ -238,7 +238,8 @@ MUTANTS = (
         MODEL,
         "  for (int i = 0; i < m; ++i)\n    if (tokens[i] < 0",
         "  for (int i = m - 1; i < m; ++i)\n    if (tokens[i] < 0",
-        "mt4-refused", "vcuda_dev_model_step_m (4 tokens, the last one", FAILED,
+        # accepted, or undone for a NaN: what lies behind the embedding decides
+        "mt4-refused", "vcuda_dev_model_step_m", FAILED,
     ),
 )
 # fmt: on

@@ -5,7 +5,6 @@ What can be tried is tried: a library counts as usable when a worker has taken a
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -131,12 +130,12 @@ def _version(path: str) -> str:
 def _sealing() -> Check:
     """How the gate keeps the bytes that it hashed from changing before they are loaded."""
     try:
-        fd = os.memfd_create("doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = gate.sealable_memory("doctor")
         try:
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+            gate.forbid_writes(fd)
         finally:
             os.close(fd)
-    except (AttributeError, PermissionError, NotImplementedError) as e:
+    except gate.NO_MEMFD as e:
         return Check("sealing", "absent", f"no memfd ({e}): a private copy takes its place")
     return Check("sealing", "ok", "libraries are loaded from sealed memory")
 

@@ -247,6 +247,10 @@ def _mapped(file: io.FileIO, size: int) -> mmap.mmap:
 # ---- sealed bytes --------------------------------------------------------------------------------
 
 
+# No memfd on this system, or not allowed to this user.
+NO_MEMFD = (AttributeError, PermissionError, NotImplementedError)
+
+
 def _seal(
     source: int, expected: Digest, name: str, *, to_load: bool = True
 ) -> tuple[io.FileIO, int, tempfile.TemporaryDirectory[str] | None]:
@@ -256,7 +260,7 @@ def _seal(
     copy = None
     try:
         file = io.FileIO(_sealed_memory(source, expected, name))
-    except (AttributeError, PermissionError, NotImplementedError):  # no memfd here, or not allowed
+    except NO_MEMFD:
         copy = tempfile.TemporaryDirectory(prefix="vllm-cuda-")
         file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so", name))
     try:
@@ -278,17 +282,22 @@ def _seal(
 
 
 def _sealed_memory(source: int, expected: Digest, name: str) -> int:
-    fd = os.memfd_create(f"vllm_cuda-{expected.short}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = sealable_memory(f"vllm_cuda-{expected.short}")
     try:
         _copy(source, fd, name)
-        _forbid_writes(fd)
+        forbid_writes(fd)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def _forbid_writes(fd: int) -> None:
+def sealable_memory(name: str) -> int:
+    """A descriptor of a new file in memory; one of ``NO_MEMFD`` where there is none to be had."""
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def forbid_writes(fd: int) -> None:
     """EBUSY says that the kernel itself holds a page, to reclaim or move it: it lets go soon."""
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     for pause in (0.01, 0.1, 0.5, 2.0):

@@ -19,12 +19,11 @@ from typing import Any
 import pytest
 
 from pyharness import gate
-from pyharness.archive import add, layout, store
-from pyharness.errors import Exit, GateRefusal, InputError, LibraryFailure, UsageError
+from pyharness.archive import add, layout
+from pyharness.errors import Exit, GateRefusal, InputError, UsageError
 from pyharness.files import sha256_bytes
 from pyharness.gate import SealedLibrary, open_baseline, open_candidate
 from pyharness.host import abi
-from pyharness.host.elf import read_elf
 from pyharness.tests.archive.samples import (
     Site,
     elf,
@@ -33,7 +32,7 @@ from pyharness.tests.archive.samples import (
     without_waiting_for_the_disk,
     write,
 )
-from pyharness.tests.stubs import compiler, stub
+from pyharness.tests.stubs import stub
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -61,15 +60,6 @@ def no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def content(library: SealedLibrary) -> bytes:
     return os.pread(library.fd, 1 << 20, 0)
-
-
-def linked(folder: Path, *flags: str) -> Path:
-    """A library without entries of its own."""
-    source, path = folder / "shell.c", folder / "shell.so"
-    source.write_text("int version = 1;\n")
-    command = [compiler(), "-shared", "-fPIC", str(source), "-o", str(path), *flags]
-    subprocess.run(command, check=True)
-    return path
 
 
 def test_a_seal_that_the_kernel_puts_off_is_asked_for_again(
@@ -377,81 +367,3 @@ def test_a_worker_loads_the_bytes_it_inherits(
             [sys.executable, "-c", script], pass_fds=[opened.fd], capture_output=True, check=True
         )
     assert done.stdout == b"%d\n" % abi.ABI_VERSION
-
-
-# ---- code in other files ------------------------------------------------------------------------
-
-
-@needs_compiler
-@pytest.mark.parametrize("way", ["candidate", "add"])
-def test_a_library_whose_code_lies_in_another_is_refused(tmp_path: Path, way: str) -> None:
-    """A digest of the shell says nothing of the core, which can be built anew beside it."""
-    core = stub(flags=("-Wl,-soname,libcore.so",))
-    shell = linked(tmp_path, f"-Wl,--no-as-needed,-rpath,{tmp_path}", str(core))
-    site = Site(tmp_path)
-    with pytest.raises(InputError, match=f"^{shell}: needs libcore.so: link it in, its bytes"):
-        if way == "candidate":
-            open_candidate(shell)
-        else:
-            add(site.archive, site.pin, shell, label="shell", why="x")
-    assert not site.archive.exists()
-    open_candidate(shell, to_load=False).close()  # what only looks at the bytes
-
-
-@needs_compiler
-def test_an_archived_library_whose_code_lies_in_another_is_no_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core = stub(flags=("-Wl,-soname,libcore.so",))
-    site, shell = Site(tmp_path), linked(tmp_path, "-Wl,--no-as-needed", str(core))
-    with monkeypatch.context() as before:  # as an archive may hold it since before the rule
-        before.setattr(store, "require_self_contained", lambda data, name: None)
-        add(site.archive, site.pin, shell, label="shell", why="x")
-    for _ in range(2):  # the second one finds no descriptor of the first
-        opened = sorted(os.listdir("/proc/self/fd"))
-        with pytest.raises(InputError, match=r"needs libcore\.so: link it in"):
-            open_baseline(site.archive, site.pin)
-        assert sorted(os.listdir("/proc/self/fd")) == opened
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (("-Wl,-rpath,/opt/x",), "has DT_RUNPATH /opt/x: link without it"),
-        (("-Wl,-rpath,/opt/x,--disable-new-dtags",), "has DT_RPATH /opt/x: link without it"),
-        (("-Wl,-f,libx.so",), "has DT_AUXILIARY libx.so: link without it"),
-        (("-Wl,-F,libx.so",), "has DT_FILTER libx.so: link without it"),
-    ],
-)
-def test_what_leads_the_loader_to_other_files_is_refused(flags: tuple[str, ...], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        open_candidate(stub(flags=flags))
-
-
-@needs_compiler
-def test_an_entry_is_defined_in_the_file_itself(tmp_path: Path) -> None:
-    """Also where a name of the system's own would bring it."""
-    core = stub(flags=("-Wl,-soname,libgomp.so.1",))
-    shell = linked(tmp_path, "-Wl,--no-as-needed", str(core))
-    lacks = f"lacks required entries: {', '.join(abi.REQUIRED)}"
-    with pytest.raises(LibraryFailure, match=lacks):
-        open_candidate(shell)
-    with pytest.raises(LibraryFailure, match=lacks):
-        add(tmp_path / "archive", tmp_path / "pin", shell, label="shell", why="x")
-
-
-@needs_compiler
-def test_what_every_system_has_may_be_needed() -> None:
-    needed = (
-        "-Wl,--no-as-needed",
-        "-lm",
-        "-lpthread",
-        "-ldl",
-        "-lrt",
-        "-lgcc_s",
-        "-l:libstdc++.so.6",
-    )
-    with open_candidate(stub(flags=needed)) as opened:
-        facts = read_elf(content(opened))
-        assert {"libm.so.6", "libc.so.6", "libstdc++.so.6", "libgcc_s.so.1"} <= set(facts.needed)

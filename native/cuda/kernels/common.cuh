@@ -22,8 +22,8 @@ constexpr int kMaxRows = 64;  // mmax, as model.cpp limits it
 constexpr int kRowBlock = 8;  // rows that one pass over the weights serves
 constexpr unsigned kFull = 0xffffffffu;
 
-// One step's inputs. The host writes a copy in mapped memory, the first kernel of the step brings
-// it to the device: so a captured graph stays valid from step to step.
+// One step's inputs: arguments of its first kernel, which puts them into device memory for the
+// others, so that a captured graph stays valid from step to step.
 struct StepParams {
   int position;
   float *s_from, *conv_from, *s_to, *conv_to;

@@ -48,7 +48,7 @@ struct RingPlan {
   int ring, ring_bytes, bytes;
 
   RingPlan() = default;
-  // For projections of at most `tiles` tiles a cell and `supersteps` supersteps, m rows; limit: of
+  // For a projection of `tiles` tiles a cell and `supersteps` supersteps, m rows; limit: of
   // shared memory, most: of the ring.
   RingPlan(int tiles, int supersteps, int m, int limit, int most) {
     constexpr int cluster = 2, lanes = arith::kQ4Lanes / cluster;
@@ -206,7 +206,7 @@ struct RingPlace {
   }
 };
 
-// One thread for the life of the kernel.
+// One thread.
 struct RingProducer {
   RingPlace place;
   uint32_t tail = 0;  // oldest stage not known to be free

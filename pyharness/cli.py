@@ -137,13 +137,14 @@ def replay(run: str, json_path: str | None, **given: Any) -> int:
 
 @cli.command()
 @RUN
+@click.option("--full", is_flag=True, help="Every job that differs in full, not the first four.")
 @SETTINGS
 @JSON
-def show(run: str, json_path: str | None, **given: Any) -> int:
+def show(run: str, full: bool, json_path: str | None, **given: Any) -> int:
     """The verdict of a run. By its folder, its name or 'last'; exits as the run did."""
     from pyharness import commands
 
-    return commands.show(run, settings_of(given), json_path)
+    return commands.show(run, settings_of(given), json_path, full=full)
 
 
 @cli.command()

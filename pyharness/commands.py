@@ -77,7 +77,8 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
                 workers=workers, listener=app.Listener(terminal.job, terminal.arm),
                 trace=options.trace,
             )  # fmt: skip
-        terminal.summary(outcome.verdict, *library_lines(outcome.document), f"run {outcome.folder}")
+        terminal.summary(outcome.verdict, *library_lines(outcome.document))
+        terminal.run_folder(outcome.folder)
     write(options.json, document.dumps(outcome.document))
     github.announce(outcome.document, options.json == "-")
     if options.junit:
@@ -270,7 +271,7 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
     return Exit.SAME if comparison.equal else Exit.DIFFERS
 
 
-def show(run: str, settings: Settings, json_path: str | None) -> int:
+def show(run: str, settings: Settings, json_path: str | None, *, full: bool = False) -> int:
     """The verdict of a finished run, with its exit code, and what was timed after it."""
     folder = record.find_run(settings["out"], run)
     verdict, whole, made = record.read_run(folder)
@@ -279,11 +280,12 @@ def show(run: str, settings: Settings, json_path: str | None) -> int:
     if json_path == "-":
         write(json_path, document.dumps(whole))
         return verdict.exit_code
-    with Terminal() as terminal:
+    with Terminal(full=full) as terminal:
         for job in verdict.jobs:
             terminal.job(job)
         lines = speed_lines(timed) if timed else ()
-        terminal.summary(verdict, *lines, *library_lines(whole), f"run {folder}")
+        terminal.summary(verdict, *lines, *library_lines(whole))
+        terminal.run_folder(folder)
     write(json_path, document.dumps(whole))
     return verdict.exit_code
 
@@ -314,8 +316,8 @@ def replay(
         terminal.say(
             *(changed or [same]),
             f"replay of {before.run}: {outcome.verdict.summary}; exit {int(code)}",
-            f"run {outcome.folder}",
         )
+        terminal.run_folder(outcome.folder)
     told = {"schema": "ab-replay/1", "run": outcome.folder.name, "replay_of": before.run}
     write(json_path, document.dumps({**told, "exit_code": int(code), "changes": changed}))
     return code

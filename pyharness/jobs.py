@@ -20,9 +20,10 @@ from pathlib import Path
 
 from pyharness import compare, rows
 from pyharness.differences.twins import twin_layers
+from pyharness.patience import Patience
 from pyharness.plan import Job, Suite, again, arm_key
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
-from pyharness.values import Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
+from pyharness.values import NOT_RUN, Arm, ArmPlan, ArmResult, Comparison, JobStatus, ModelSpec
 from pyharness.verdict import Facts, JobVerdict, RowChange, judge
 
 RED_JOBS_KEPT = 4  # red jobs whose dumps stay however large; at 27B one arm's is about 0.2 GB
@@ -66,6 +67,7 @@ class Arms:
         self._futures: dict[str, Future[ArmResult]] = {}
         self._records: dict[str, tuple[ArmPlan, str, str]] = {}
         self._kept: set[str] = set()
+        self._patience = Patience()
         for job in suite.jobs:
             for plan in job.arms():
                 folder = f"{plan.arm}/{job.id.replace('/', '.')}.{plan.role}"
@@ -114,20 +116,36 @@ class Arms:
             library = self._libraries[runs[0].plan.arm]
             items = [(run.plan, self.folder(run.plan)) for run in ready]
             for run, result in zip(ready, run_batch(self._runner, library, items), strict=True):
+                self._patience.note(run.plan, result)
                 run.future.set_result(result)
                 done()
+                # A failure ends its process: only the next one is not started.
+                if result.status == "failed" and self._patience.over(run.plan):
+                    break
+            for run in ready:
+                if not run.future.done():
+                    self._leave_out(run, self._patience.over(run.plan), done)
         except BaseException as e:
             for run in runs:
                 if not run.future.done():
                     run.future.set_exception(e)
 
     def _ready(self, run: _Run, done: Callable[[], None]) -> bool:
-        """Whether it is worth a run: not when the arm that it repeats did not end well."""
-        if run.first is None or (ended := run.first.result()).status == "done":
-            return True
-        run.future.set_result(ArmResult(ended.status, f"not run: {ended.reason}", ended.missing))
+        """Whether it is worth a run: not when the arm that it repeats did not end well, nor when
+        too many like it did not.
+        """
+        if run.first and (ended := run.first.result()).status != "done":
+            reason = ended.reason.removeprefix(NOT_RUN)
+            run.future.set_result(ArmResult(ended.status, NOT_RUN + reason, ended.missing))
+            done()
+        elif why := self._patience.over(run.plan):
+            self._leave_out(run, why, done)
+        return not run.future.done()
+
+    @staticmethod
+    def _leave_out(run: _Run, why: str, done: Callable[[], None]) -> None:
+        run.future.set_result(ArmResult("failed", why))
         done()
-        return False
 
     def release(self, job: Job, keep: bool) -> int:
         """The job is judged: drop the dumps that nobody else needs. How many bytes stay for it."""

@@ -48,6 +48,7 @@ class Digest:
 
 Arm = Literal["baseline", "candidate"]
 BACKENDS = ("cpu", "cuda")  # each has a baseline of its own in the archive
+NOT_RUN = "not run: "  # how the reason begins of what was never tried, of an arm and of a job
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class ArmResult:
     step_ns: tuple[int, ...] = ()  # wall time of each call of the script, in order
     wall_s: float = 0.0
     row_digests: str = ""  # of every computed row, recorded or not: see rows.py; "": not given
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyharness.differences.findings import Divergence, Explanation
 from pyharness.errors import Exit
 from pyharness.plan import Job
-from pyharness.values import ArmResult, Comparison, FileFact, JobStatus
+from pyharness.values import NOT_RUN, ArmResult, Comparison, FileFact, JobStatus
 
 # Only a process that outlived its arm does that, or somebody else. Digests are taken when an arm
 # ends and bytes are compared later: both must say the same.
@@ -97,7 +97,7 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     # did wrong.
     for name, arm, _, _ in arms:
         if arm.status == "failed":
-            return JobStatus.FAILED, f"{name}: {arm.reason}"
+            return JobStatus.FAILED, _said_of(name, arm.reason)
     for name, arm, _, _ in arms:
         if arm.status == "unsupported" and not arm.missing:
             return JobStatus.FAILED, f"{name}: unsupported, and no entry is named that it lacks"
@@ -108,7 +108,7 @@ def _status(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     for name, arm, again, repeat in arms:
         if again is None or again.status != "done":
             why = again.reason if again else "it was not run"
-            return JobStatus.FAILED, f"{name}, run again: {why}"
+            return JobStatus.FAILED, _said_of(f"{name}, run again", why)
         if repeat is None or not repeat.equal or not _same_digests(arm.files, again.files):
             return JobStatus.NONDETERMINISTIC, f"the {name} differs from itself{_where(repeat)}"
         if arm.row_digests and again.row_digests and arm.row_digests != again.row_digests:
@@ -136,7 +136,7 @@ def _with_control(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     control, change, row = facts.control, facts.change, job.control.row
     if control is None or control.status != "done":
         why = control.reason if control else "it was not run"
-        return JobStatus.FAILED, f"control ({job.control.change}): {why}"
+        return JobStatus.FAILED, _said_of(f"control ({job.control.change})", why)
     if change is None:
         return JobStatus.INDISTINCT, f"control ({job.control.change}): nothing was compared"
     early = [r for r in sorted({*change.h_out, *change.logits}) if r < row]
@@ -156,6 +156,11 @@ def _with_control(job: Job, facts: Facts) -> tuple[JobStatus, str]:
     if {f.sha256 for f in control.files} & {f.sha256 for f in facts.candidate.files}:
         return JobStatus.FAILED, f"the control's files {_CHANGED}"
     return JobStatus.SAME, ""
+
+
+def _said_of(arm: str, reason: str) -> str:
+    """Why an arm gave nothing. One that was not run is not to blame: the reason says who is."""
+    return reason if reason.startswith(NOT_RUN) else f"{arm}: {reason}"
 
 
 def _control_line(job: Job, facts: Facts) -> str:

@@ -1,10 +1,12 @@
 """What a person sees while a run goes on: a line for each finished group of jobs, and a bar of arms
-where there is a terminal.
+where there is a terminal; at the end the verdict, and where the rest is.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -12,17 +14,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from pyharness.messages import printable
-from pyharness.report.grouping import Gathering
-from pyharness.report.text import print_jobs, print_summary
+from pyharness.report.grouping import FEW, Gathering, Group
+from pyharness.report.text import print_group, print_summary
+from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict, Verdict
 
 
 class Terminal:
-    """Verdicts go to stdout unless that carries JSON; the bar is always on stderr."""
+    """Verdicts go to stdout unless that carries JSON; the bar is always on stderr. ``full``: every
+    red job with all that is known of it, not the first few.
+    """
 
-    def __init__(self, *, results_to_stderr: bool = False) -> None:
+    def __init__(self, *, results_to_stderr: bool = False, full: bool = False) -> None:
         self._bar: Progress | None = None
-        self._gathering = Gathering()
+        self._gathering = Gathering(None if full else FEW)
+        self._in_short = 0  # jobs that differ
         errors = Console(stderr=True, highlight=False)
         self._results = errors if results_to_stderr else Console(highlight=False)
         if errors.is_terminal and not errors.is_dumb_terminal:
@@ -51,7 +57,7 @@ class Terminal:
 
     def job(self, verdict: JobVerdict) -> None:
         for group in self._gathering.add(verdict):
-            print_jobs(self._results, group)
+            self._print(group)
         self._results.file.flush()
 
     def arm(self, done: int, total: int) -> None:
@@ -63,11 +69,24 @@ class Terminal:
         print_summary(self._results, verdict)
         self.say(*lines)
 
-    def _print_rest(self) -> None:
-        for group in self._gathering.rest():
-            print_jobs(self._results, group)
+    def run_folder(self, folder: Path) -> None:
+        """The last line, or before a line that says how to see what was told in short."""
+        self.say(f"run {folder}")
+        if self._in_short:
+            command = shlex.join(["run-ab", "show", str(folder), "--full"])
+            what = "jobs that differ are" if self._in_short > 1 else "job that differs is"
+            self.say(f"{self._in_short} {what} told in short; in full: {command}")
 
     def say(self, *lines: str) -> None:
         self._print_rest()
         for line in lines:
             self._results.print(Text(printable(line)), soft_wrap=True)
+
+    def _print(self, group: Group) -> None:
+        if group.status is JobStatus.DIFFERS and not group.full:
+            self._in_short += len(group.jobs)
+        print_group(self._results, group)
+
+    def _print_rest(self) -> None:
+        for group in self._gathering.rest():
+            self._print(group)

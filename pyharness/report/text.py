@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pyharness.differences.findings import Explanation, divergence_line, explanation_line
 from pyharness.errors import Exit
 from pyharness.messages import printable
-from pyharness.report.grouping import case_names, group_name
-from pyharness.values import Comparison, Difference, JobStatus
+from pyharness.report.grouping import Group, case_names, group_name
+from pyharness.values import NOT_RUN, Comparison, Difference, JobStatus
 from pyharness.verdict import JobVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -59,15 +59,29 @@ def _differences(comparison: Comparison, explanations: Sequence[Explanation]) ->
     return lines
 
 
-def group_lines(jobs: Sequence[JobVerdict]) -> list[str]:
-    """Jobs of one group, in one line."""
-    if len(jobs) == 1:
+def group_lines(group: Group) -> list[str]:
+    """One line, or of a job that is told in full all that is known of it."""
+    jobs = group.jobs
+    if group.full:
         return job_lines(jobs[0])
-    first, told = jobs[0], jobs[0].reason
-    if first.status is JobStatus.SAME:
+    first, name = jobs[0], group_name(jobs) if len(jobs) > 1 else jobs[0].id
+    if group.not_run:
+        name, told = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}", first.reason
+    elif first.status is JobStatus.DIFFERS:
+        told = first.reason or f"in {', '.join(_files(jobs))}"
+    elif first.status is JobStatus.SAME and len(jobs) > 1:
         count = sum(job.comparison.bytes_compared for job in jobs if job.comparison)
-        told = f"{size(count)} equal, every control differs: {case_names(jobs)}"
-    return [f"{first.status.value:<{_WIDTH}}  {group_name(jobs)}  {told}"]
+        told = f"{size(count)} equal, every control differs"
+    else:
+        told = _told(first)
+    cases = len(jobs) > 1 and not group.not_run and first.status is not JobStatus.UNSUPPORTED
+    return [f"{first.status.value:<{_WIDTH}}  {name}  {told}{f': {case_names(jobs)}' * cases}"]
+
+
+def _files(jobs: Sequence[JobVerdict]) -> list[str]:
+    """Those in which any of the jobs differs."""
+    found = [d.file for job in jobs if job.comparison for d in job.comparison.differences]
+    return list(dict.fromkeys(found))
 
 
 def _told(job: JobVerdict) -> str:
@@ -109,7 +123,8 @@ def meaning(verdict: Verdict) -> str:
     if code is Exit.SAME:
         return "; ".join([MEANING[code], *_never_run(verdict.jobs)])
     if code is not Exit.UNPROVED or all(j.status is not JobStatus.SAME for j in verdict.jobs):
-        return MEANING[code]
+        left = sum(job.reason.startswith(NOT_RUN) for job in verdict.jobs)
+        return MEANING[code] + (f"; {left} of the jobs were not run" if left else "")
     open_: dict[str, list[str]] = {}
     for job in verdict.jobs:
         if job.status is not JobStatus.SAME and not job.skipped:
@@ -143,14 +158,14 @@ def size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def print_jobs(console: Console, jobs: Sequence[JobVerdict]) -> None:
-    """A group; never wrapped, so that one line stays one line in a log."""
+def print_group(console: Console, group: Group) -> None:
+    """Never wrapped, so that one line stays one line in a log."""
     from rich.text import Text
 
-    for i, line in enumerate(group_lines(jobs)):
+    for i, line in enumerate(group_lines(group)):
         text = Text(printable(line))
         if i == 0:
-            text.stylize(STYLE[jobs[0].status], 0, _WIDTH)
+            text.stylize(STYLE[group.status], 0, _WIDTH)
         console.print(text, soft_wrap=True)
 
 

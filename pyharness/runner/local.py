@@ -265,4 +265,5 @@ def _wrong_rows(result: ArmResult, plan: ArmPlan) -> str:
 
 
 def _failed(reason: str, ended: Ended) -> ArmResult:
-    return ArmResult("failed", with_last_words(reason, ended.stderr_tail))
+    reason = with_last_words(reason, ended.stderr_tail)
+    return ArmResult("failed", reason, timed_out=ended.timed_out)

@@ -71,19 +71,22 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         bits, job = _check_bits(options, settings, workload, inputs, libraries, runner, terminal)
         told = _frame(options, design, bits, rows, job)
         if bits.verdict.exit_code != Exit.SAME:
-            terminal.say("no speed: the bit check is not green", f"run {bits.folder}")
+            terminal.say("no speed: the bit check is not green")
+            terminal.run_folder(bits.folder)
             return _finish(options, bits, told, bits.verdict.exit_code)
         request = _request(options, settings, workload, job, rows)
         try:
             timing = _measure(libraries, request, design)
         except _OtherRows as e:
-            terminal.say(f"no speed: {e}", f"run {bits.folder}")
+            terminal.say(f"no speed: {e}")
+            terminal.run_folder(bits.folder)
             return _finish(options, bits, told, Exit.DIFFERS)
         if record.sources_digest() != sources:
             raise NothingProved("the harness's own files changed during the run: run it again")
         require_unchanged(inputs)
         lines = commands.library_lines(bits.document)
-        terminal.say(*speed_lines(timing), *lines, f"run {bits.folder}")
+        terminal.say(*speed_lines(timing), *lines)
+        terminal.run_folder(bits.folder)
         word = timing.result.word
         code = exit_code(word, strict=options.strict, fail_if_slower=options.fail_if_slower)
         write_atomically(bits.folder / "report.html", page(bits.document, timing).encode())

@@ -63,6 +63,7 @@ class FakeRunner:
     M-row step. stuck: rollback does nothing. leak: row 0 of an M-row step depends on the last
     token. deaf: nothing depends on the tokens. deaf-logits, deaf-state: the same for one file.
     random: no two runs are equal. crash, crash-again, crash-control, crash-rows: an arm fails.
+    hang, hang-again, hang-control, hang-rows: it takes longer than its time.
     """
 
     ran: list[tuple[ArmPlan, str]] = field(default_factory=list)
@@ -81,7 +82,7 @@ class FakeRunner:
         if missing:
             return ArmResult("unsupported", "lacks", missing, library=facts)
         if reason := _crash(plan, library.faults, kinds):
-            return ArmResult("failed", reason)
+            return ArmResult("failed", reason, timed_out=reason.startswith("timed out"))
         return self._toy(plan, library.faults, out, facts)
 
     def _toy(
@@ -137,9 +138,10 @@ def _write(
 
 
 def _crash(plan: ArmPlan, faults: frozenset[str], kinds: set[str]) -> str:
-    if "crash" in faults or f"crash-{plan.role}" in faults:
-        return "killed by SIGSEGV"
-    return "killed by SIGABRT" if "crash-rows" in faults and "step_m" in kinds else ""
+    ends = {"crash": "killed by SIGSEGV", "hang": f"timed out after {plan.timeout_s:g} s"}
+    places = {"", "-again" * (plan.role == "again"), "-control" * (plan.role == "control")}
+    places.add("-rows" * ("step_m" in kinds))
+    return next((said for kind, said in ends.items() for p in places if kind + p in faults), "")
 
 
 def _numbers(salt: str, tokens: Sequence[int], count: int) -> np.ndarray:

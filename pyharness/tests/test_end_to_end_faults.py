@@ -15,6 +15,7 @@ from pyharness import cli, record
 from pyharness.errors import Exit
 from pyharness.tests import place as place_module
 from pyharness.tests.stubs import stub
+from pyharness.values import JobStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD_LACKS = ("vcuda_dev_model_step_m", "vcuda_dev_model_mark", "vcuda_dev_model_rollback")
@@ -72,6 +73,26 @@ def test_each_fault_has_its_exit_code(
     if code is Exit.FAILED:
         (run,) = place.runs
         assert not list(run.glob("candidate/*"))
+
+
+def test_many_red_jobs_are_told_in_short_and_show_tells_them_in_full(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    assert place.suite(stub("step-m-differs"), "--no-trace") == Exit.DIFFERS
+    lines = capfd.readouterr().out.splitlines()
+    (run,) = place.runs
+    red = [job for job in record.read_verdict(run)[0].jobs if job.status is JobStatus.DIFFERS]
+    assert sum(line.strip().startswith("logits.npy [") for line in lines) == 4
+    short = f"{len(red) - 4} jobs that differ are told in short; in full: run-ab show {run} --full"
+    assert lines[-2:] == [f"run {run}", short] and f"{len(red)} differs; exit 1" in lines[-5]
+    assert cli.run(["show", str(run)]) == Exit.DIFFERS
+    assert capfd.readouterr().out.splitlines() == lines
+    assert cli.run(["show", str(run), "--full"]) == Exit.DIFFERS
+    full = capfd.readouterr().out.splitlines()
+    differing = sum(bool(job.comparison and job.comparison.differences) for job in red)
+    assert sum(line.strip().startswith("logits.npy [") for line in full) == differing > 20
+    assert full[-1] == f"run {run}" and not any("in short" in line for line in full)
 
 
 def test_an_old_baseline_runs_what_it_can_and_names_the_rest(

@@ -115,37 +115,24 @@ class Arms:
                 ready.reverse()
             library = self._libraries[runs[0].plan.arm]
             items = [(run.plan, self.folder(run.plan)) for run in ready]
-            for run, result in zip(ready, run_batch(self._runner, library, items), strict=True):
-                self._patience.note(run.plan, result)
+            made = run_batch(self._runner, library, items)
+            results = self._patience.results([run.plan for run in ready], made)
+            for run, result in zip(ready, results, strict=True):
                 run.future.set_result(result)
                 done()
-                # A failure ends its process: only the next one is not started.
-                if result.status == "failed" and self._patience.over(run.plan):
-                    break
-            for run in ready:
-                if not run.future.done():
-                    self._leave_out(run, self._patience.over(run.plan), done)
         except BaseException as e:
             for run in runs:
                 if not run.future.done():
                     run.future.set_exception(e)
 
     def _ready(self, run: _Run, done: Callable[[], None]) -> bool:
-        """Whether it is worth a run: not when the arm that it repeats did not end well, nor when
-        too many like it did not.
-        """
-        if run.first and (ended := run.first.result()).status != "done":
-            reason = ended.reason.removeprefix(NOT_RUN)
-            run.future.set_result(ArmResult(ended.status, NOT_RUN + reason, ended.missing))
-            done()
-        elif why := self._patience.over(run.plan):
-            self._leave_out(run, why, done)
-        return not run.future.done()
-
-    @staticmethod
-    def _leave_out(run: _Run, why: str, done: Callable[[], None]) -> None:
-        run.future.set_result(ArmResult("failed", why))
+        """Whether it is worth a run: not when the arm that it repeats did not end well."""
+        if run.first is None or (ended := run.first.result()).status == "done":
+            return True
+        reason = NOT_RUN + ended.reason.removeprefix(NOT_RUN)
+        run.future.set_result(ArmResult(ended.status, reason, ended.missing))
         done()
+        return False
 
     def release(self, job: Job, keep: bool) -> int:
         """The job is judged: drop the dumps that nobody else needs. How many bytes stay for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyharness.values import NOT_RUN, ArmPlan, ArmResult
 
@@ -28,8 +29,22 @@ class Patience:
         self._answered: set[tuple[str, str]] = set()
         self._over: dict[str, str] = {}  # role -> why no further run of it is made
 
-    def note(self, plan: ArmPlan, result: ArmResult) -> None:
-        """How a run ended that was made."""
+    def results(self, plans: Sequence[ArmPlan], made: Iterable[ArmResult]) -> Iterator[ArmResult]:
+        """The results of these runs, in their order. ``made``: those of the runner, which starts a
+        process when the next one is asked for and after a failure; that one is not started any
+        more, and its runs are left out.
+        """
+        source, between = iter(made), True  # between: no process is in progress
+        for plan in plans:
+            if between and (why := self._why_over(plan)):
+                yield ArmResult("failed", why)
+                continue
+            result = next(source)
+            between = result.status == "failed"
+            self._note(plan, result)
+            yield result
+
+    def _note(self, plan: ArmPlan, result: ArmResult) -> None:
         kind = plan.arm, plan.role
         with self._lock:
             if result.status != "failed":
@@ -44,7 +59,7 @@ class Patience:
             elif self._failed[kind] == MOST and kind not in self._answered:
                 self._over.setdefault(plan.role, f"{NOT_RUN}the first {MOST} {whose} failed")
 
-    def over(self, plan: ArmPlan) -> str:
+    def _why_over(self, plan: ArmPlan) -> str:
         """Why this run is not made, "" if it is. Without arms, repetitions or controls no further
         job can be proved, so no new arm is run; arms that ended well are still repeated.
         """

@@ -19,6 +19,7 @@ from pyharness.config import Settings
 from pyharness.errors import InputError, NothingProved
 from pyharness.inputs.model import input_facts, model_spec
 from pyharness.jobs import ArmRecord
+from pyharness.patience import Patience
 from pyharness.plan import Suite
 from pyharness.record import Record
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
@@ -154,10 +155,13 @@ def _run(
             batches.append([])
         batches[-1].append(item)
 
+    patience = Patience()
+
     def do(batch: list[tuple[Again, ArmPlan]]) -> list[ArmRecord]:
         with tempfile.TemporaryDirectory(prefix="vllm-cuda-") as folder:
             items = [(plan, Path(folder) / str(i)) for i, (_, plan) in enumerate(batch)]
-            results = list(run_batch(runner, library, items))
+            made = run_batch(runner, library, items)
+            results = list(patience.results([plan for _, plan in batch], made))
         return [
             dataclasses.replace(run.recorded, folder="", result=result)
             for (run, _), result in zip(batch, results, strict=True)

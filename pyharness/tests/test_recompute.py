@@ -163,3 +163,15 @@ def test_a_library_that_cannot_run(place: Place, capsys: pytest.CaptureFixture[s
     line = ["archive", "recompute", "new", "--candidate", str(stub("no-device"))]
     assert place(*line, "--only", "gdn-tiny/*") == Exit.FAILED
     assert "was done, is failed: vcuda_dev_open" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_library_that_hangs_is_asked_three_times(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["archive", "recompute", "new", "--candidate", str(stub("hang")), "--timeout", "1.5"]
+    assert place(*line, "--only", "gdn-tiny/*", "--json") == Exit.FAILED
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    asked = sum("is failed: timed out after 1.5 s" in line for line in changes)
+    assert 3 <= asked <= 4  # a second process, in progress at the third time-out, ends by itself
+    left = [line for line in changes if "not run: 3 runs of the candidate timed out" in line]
+    assert len(left) == len(changes) - asked > 3

@@ -142,9 +142,9 @@ def replay(run: str, json_path: str | None, **given: Any) -> int:
 @JSON
 def show(run: str, full: bool, json_path: str | None, **given: Any) -> int:
     """The verdict of a run. By its folder, its name or 'last'; exits as the run did."""
-    from pyharness import commands
+    from pyharness import runs
 
-    return commands.show(run, settings_of(given), json_path, full=full)
+    return runs.show(run, settings_of(given), json_path, full=full)
 
 
 @cli.command()

@@ -24,12 +24,11 @@ from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report import document, github, text
-from pyharness.report.speed import speed_lines
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
 from pyharness.selection import select
-from pyharness.speed import timing
+from pyharness.stale import stale
 from pyharness.values import Arm, ArmPlan, ModelSpec, Op, to_json
 
 
@@ -195,6 +194,7 @@ def open_candidate(settings: Settings) -> gate.SealedLibrary:
     path = settings["candidate"]
     if not path.exists():
         raise UsageError(f"{no_such_library(path)} or name one with --candidate")
+    tell((stale(path, settings.root),))
     return gate.open_candidate(path)
 
 
@@ -214,7 +214,7 @@ def baseline_reference(reference: str) -> str:
     return reference
 
 
-# ---- dump, compare, show, replay ---------------------------------------------------------
+# ---- dump, compare, replay -------------------------------------------------------------------
 
 
 def dump(
@@ -271,25 +271,6 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
     return Exit.SAME if comparison.equal else Exit.DIFFERS
 
 
-def show(run: str, settings: Settings, json_path: str | None, *, full: bool = False) -> int:
-    """The verdict of a finished run, with its exit code, and what was timed after it."""
-    folder = record.find_run(settings["out"], run)
-    verdict, whole, made = record.read_run(folder)
-    identity.check_loaded(made.libraries)
-    timed = timing.read(folder)
-    if json_path == "-":
-        write(json_path, document.dumps(whole))
-        return verdict.exit_code
-    with Terminal(full=full) as terminal:
-        for job in verdict.jobs:
-            terminal.job(job)
-        lines = speed_lines(timed) if timed else ()
-        terminal.summary(verdict, *lines, *library_lines(whole))
-        terminal.run_folder(folder)
-    write(json_path, document.dumps(whole))
-    return verdict.exit_code
-
-
 def replay(
     run: str, settings: Settings, json_path: str | None, runner: Runner | None = None
 ) -> int:
@@ -338,7 +319,7 @@ def library_lines(whole: Mapping[str, Any]) -> list[str]:
 
 def tell(notes: tuple[str, ...]) -> None:
     """Notes on stderr, each once."""
-    for note in dict.fromkeys(notes):
+    for note in dict.fromkeys(filter(None, notes)):
         print(f"note: {printable(note)}", file=sys.stderr)
 
 

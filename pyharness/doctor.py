@@ -5,6 +5,7 @@ What can be tried is tried: a library counts as usable when a worker has taken a
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -26,6 +27,7 @@ from pyharness.errors import Exit, HarnessError
 from pyharness.messages import printable
 from pyharness.report.text import size
 from pyharness.runner.local import take_a_step
+from pyharness.stale import stale
 from pyharness.values import to_json
 
 Status = Literal["ok", "absent", "broken"]  # absent: something does without it
@@ -203,18 +205,20 @@ def _libraries(settings: Settings) -> Iterator[Check]:
     """The candidate, and what else was built."""
     candidate: Path = settings["candidate"]
     if candidate.exists():
-        yield _library("candidate", candidate, needed=True)
+        yield _library("candidate", candidate, settings.root, needed=True)
     else:
         yield Check("candidate", "broken", no_such_library(candidate), Exit.USAGE)
     for path in sorted(settings.root.glob("build/*/libvllm_cuda.so")):
         if path != candidate:
-            yield _library(f"built {path.parent.name}", path, needed=False)
+            yield _library(f"built {path.parent.name}", path, settings.root, needed=False)
 
 
-def _library(name: str, path: Path, *, needed: bool) -> Check:
+def _library(name: str, path: Path, root: Path, *, needed: bool) -> Check:
     try:
         with gate.open_candidate(path) as library:
-            return _tried(name, library, str(path), needed=needed)
+            tried = _tried(name, library, str(path), needed=needed)
+        old = stale(path, root).removeprefix(f"{path}: ")
+        return dataclasses.replace(tried, told=f"{tried.told}; {old}") if old else tried
     except HarnessError as e:
         return Check(name, "broken", str(e), e.exit_code if needed else Exit.SAME)
 

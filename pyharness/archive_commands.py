@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pyharness import commands, config, device, gate
 from pyharness.config import Settings
 from pyharness.errors import Exit, InputError, LibraryFailure
 from pyharness.files import read_descriptor
 from pyharness.messages import printable
+from pyharness.report.tables import print_table
 from pyharness.report.text import size
 from pyharness.values import LibraryFacts, to_json
 
@@ -99,22 +98,14 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps(to_json(lines), indent=1))
         return Exit.SAME
-    table = Table(box=None, pad_edge=False)
     head = ("label", "backend", "library", "size", "change", "added", "baseline", "why")
-    for name in head if log else (*head[:4], "baseline"):
-        table.add_column(
-            name, justify="right" if name in ("size", "change") else "left", overflow="fold"
-        )
+    rows = []
     for line in lines:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
         cells = (line.label, line.backend, line.digest.short, str(line.size_bytes))
-        row = (*cells, change, line.time, mark, line.why) if log else (*cells, mark)
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 1000  # a log has no width to fit into: one library stays one line
-    console.print(table)
+        rows.append((*cells, change, line.time, mark, line.why) if log else (*cells, mark))
+    print_table(head if log else (*head[:4], "baseline"), rows, right=("size", "change"))
     return Exit.SAME
 
 

@@ -17,6 +17,7 @@ import click
 
 import pyharness
 from pyharness.cli_archive import archive
+from pyharness.cli_runs import runs_group
 from pyharness.endings import catch_signals, guard_output, ignore_signals, said_of_signal
 from pyharness.errors import Exit, HarnessError
 from pyharness.messages import check_text, one_line, refused_by_system
@@ -206,6 +207,7 @@ def gate(**given: Any) -> int:
     return archive_commands.check_gate(settings_of(given))
 
 
+cli.add_command(runs_group)
 cli.add_command(archive)
 
 

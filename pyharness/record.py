@@ -120,13 +120,18 @@ def find_run(out: Path, name: str) -> Path:
     """
     if name and Path(name).is_dir():
         return Path(name).resolve()
-    listed = sorted(out.iterdir()) if out.is_dir() else []
-    runs = [p for p in listed if RUN_NAME.fullmatch(p.name) and p.is_dir()]
-    found = runs[-1:] if name == "last" else [p for p in runs if p.name.startswith(name)]
+    runs = run_folders(out)
+    found = runs[:1] if name == "last" else [p for p in runs if p.name.startswith(name)]
     if len(found) != 1:
         why = "no run" if not found else f"{len(found)} runs"
         raise UsageError(f"{why} named {name!r} in {out}; give a folder, a name or 'last'")
     return found[0].resolve()
+
+
+def run_folders(out: Path) -> list[Path]:
+    """The folders of runs, newest first."""
+    listed = out.iterdir() if out.is_dir() else ()
+    return sorted((p for p in listed if RUN_NAME.fullmatch(p.name) and p.is_dir()), reverse=True)
 
 
 def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:

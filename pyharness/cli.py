@@ -127,13 +127,14 @@ def compare(baseline: Path, candidate: Path, json_path: str | None) -> int:
 
 @cli.command()
 @RUN
+@click.option("--candidate", type=PATH, help="Where the candidate of the run is now.")
 @SETTINGS
 @JSON
-def replay(run: str, json_path: str | None, **given: Any) -> int:
+def replay(run: str, candidate: Path | None, json_path: str | None, **given: Any) -> int:
     """Do a run again. Exits 0 when every arm gave its recorded digests, 1 when one did not."""
     from pyharness import commands
 
-    return commands.replay(run, settings_of(given), json_path)
+    return commands.replay(run, settings_of(given), json_path, candidate)
 
 
 @cli.command()

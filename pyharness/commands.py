@@ -272,16 +272,21 @@ def compare_folders(baseline: Path, candidate: Path, json_path: str | None) -> i
 
 
 def replay(
-    run: str, settings: Settings, json_path: str | None, runner: Runner | None = None
+    run: str,
+    settings: Settings,
+    json_path: str | None,
+    candidate: Path | None = None,
+    runner: Runner | None = None,
 ) -> int:
     """The same plan on the same libraries again; every arm must give the digests that the record
-    holds.
+    holds. ``candidate``: where its library is now.
     """
     from pyharness import replay as again
 
     folder = record.find_run(settings["out"], run)
     _, _, before = record.read_run(folder)  # an unfinished run has nothing to compare with
     again.check_plans(before)
+    before = again.with_candidate(before, candidate)
     inputs = again.check_inputs(before)
     with ExitStack() as stack:
         libraries = again.open_libraries(stack, before, settings)

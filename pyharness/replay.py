@@ -4,6 +4,8 @@ against the record.
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +16,7 @@ from pyharness import device, gate
 from pyharness.app import Library
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError
+from pyharness.files import sha256_file
 from pyharness.host.script import recorded_rows
 from pyharness.inputs.watch import InputFile, input_file
 from pyharness.jobs import ArmRecord
@@ -25,19 +28,35 @@ MOST_WORKERS = 1024
 LONGEST_S = 1e7  # of a time-out
 
 
+def with_candidate(before: Record, path: Path | None) -> Record:
+    """The record, with its candidate at the place where it is now. GateRefusal unless it is the
+    one of the run.
+    """
+    library = before.libraries.get("candidate")
+    if path is None or library is None:
+        return before
+    if (found := sha256_file(path)[0]) != library.digest:
+        raise GateRefusal(
+            f"{path}: expected {library.digest}, the candidate of {before.run}, found {found}"
+        )
+    moved = dataclasses.replace(library, origin=os.path.abspath(path))
+    return dataclasses.replace(before, libraries={**before.libraries, "candidate": moved})
+
+
 def open_libraries(stack: ExitStack, before: Record, settings: Settings) -> dict[Arm, Library]:
     """Each library out of the archive, or from its recorded path if it is still the same one."""
     if missing := [arm for arm in get_args(Arm) if arm not in before.libraries]:
         raise InputError(f"the record of {before.run} names no {missing[0]} library")
     opened: dict[Arm, Library] = {}
     for arm in get_args(Arm):
-        library = stack.enter_context(_open(before.libraries[arm], settings))
+        hint = "; say where it is with --candidate" if arm == "candidate" else ""
+        library = stack.enter_context(_open(before.libraries[arm], settings, hint))
         device.require(library.backend, f"{arm} {library.label or library.origin}")
         opened[arm] = library
     return opened
 
 
-def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
+def _open(library: LibraryRecord, settings: Settings, hint: str) -> gate.SealedLibrary:
     """GateRefusal where neither the archive's log nor the recorded path leads to its bytes."""
     try:
         return gate.open_baseline(settings["archive"], settings["pin"], str(library.digest))
@@ -47,7 +66,7 @@ def _open(library: LibraryRecord, settings: Settings) -> gate.SealedLibrary:
     if path.is_file() and _is_outside(path, settings["archive"]):
         return gate.open_candidate(path, library.digest)
     raise GateRefusal(
-        f"the library {library.digest} cannot be found again: {archived}; nor is it at {path}"
+        f"the library {library.digest} cannot be found again: {archived}; nor is it at {path}{hint}"
     )
 
 

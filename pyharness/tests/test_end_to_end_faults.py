@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from pyharness import cli, record
 from pyharness.errors import Exit
+from pyharness.files import sha256_file
 from pyharness.tests import place as place_module
 from pyharness.tests.stubs import stub
 from pyharness.values import JobStatus
@@ -177,3 +179,32 @@ def test_history_of_sizes(place: Place, capfd: pytest.CaptureFixture[str]) -> No
     assert second["change_bytes"] == library.stat().st_size - stub().stat().st_size
     assert second["backend"] == "stub" and place.run("archive", "log") == Exit.SAME
     assert f"{second['change_bytes']:+d}" in capfd.readouterr().out
+
+
+def test_replay_of_a_candidate_that_is_elsewhere(
+    place: Place, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    was, now = tmp_path / "was.so", tmp_path / "now.so"
+    shutil.copy(stub("another"), was)
+    assert place.suite(was, "--m1") == Exit.SAME
+    was.rename(now)
+    (run,) = place.runs
+
+    def replay(*arguments: str) -> tuple[int, str]:
+        capfd.readouterr()
+        code = place.run("replay", str(run), *place.out, *arguments)
+        return code, capfd.readouterr().err
+
+    code, said = replay()
+    assert code == Exit.REFUSED and said.endswith(f"nor is it at {was}; say where it is with "
+        "--candidate\n")  # fmt: skip
+    other = stub("step-m-differs")
+    code, said = replay("--candidate", str(other))
+    digests = [str(sha256_file(path)[0]) for path in (now, other)]
+    expected = f"{other}: expected {digests[0]}, the candidate of {run.name}, found {digests[1]}"
+    assert (code, said) == (Exit.REFUSED, f"run-ab: {expected}\n") and len(place.runs) == 1
+    code, said = replay("--candidate", str(was))
+    assert code == Exit.USAGE and said == f"run-ab: {was}: No such file or directory\n"
+    assert replay("--candidate", str(now)) == (Exit.SAME, "")
+    again = record.read_record(place.runs[1])
+    assert again.replay_of == run.name and again.libraries["candidate"].origin == str(now)

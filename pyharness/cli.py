@@ -35,7 +35,9 @@ from pyharness.options import (
     RUNNING,
     SEED,
     SETTINGS,
+    WORKERS,
     models_of,
+    remove_earlier_results,
     settings_of,
     target,
 )
@@ -63,6 +65,7 @@ from pyharness.options import (
 @SETTINGS
 @SEED
 @RUNNING
+@WORKERS
 @JSON
 @click.option("--junit", type=PATH, callback=target, is_eager=True, help="The result as JUnit XML.")
 @click.option("--same-library", is_flag=True, help="Compare a library with itself all the same.")
@@ -183,6 +186,7 @@ def accept(run: str, label: str | None, why: str, library: Path | None, **given:
 @SETTINGS
 @SEED
 @RUNNING
+@WORKERS
 @JSON
 def speed_command(**given: Any) -> int:
     """Is the candidate faster? Pairs of times in an order drawn by --seed, the baseline against its
@@ -263,6 +267,7 @@ def config_show() -> int:
 def run(arguments: list[str]) -> int:
     """The exit code of a command line; whatever went wrong is one line on stderr."""
     try:
+        remove_earlier_results(cli, arguments)
         check_text(arguments)
         code = cli.main(arguments, prog_name="run-ab", standalone_mode=False)
         sys.stdout.flush()

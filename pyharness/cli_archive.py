@@ -15,6 +15,7 @@ from pyharness.options import (
     LIBRARY,
     PATH,
     RUNNING,
+    WORKERS,
     settings_of,
 )
 
@@ -77,6 +78,7 @@ def archive_verify(**given: Any) -> int:
 @CANDIDATE
 @ARCHIVE
 @RUNNING
+@WORKERS
 def archive_recompute(
     reference: str, only: tuple[str, ...], models: tuple[Path, ...], as_json: bool, **given: Any
 ) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,15 +45,31 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def target(context: click.Context, parameter: click.Parameter, path: Any) -> Any:
-    """A file that a result goes to: whether it can is known before anything runs, and an earlier
-    result goes at once. Options with this are eager: no other one fails before that.
+    """A file that a result goes to: whether it can is known before anything runs. Options with this
+    are eager: no other one fails before that.
     """
     if path not in (None, "-"):
-        from pyharness.files import remove_result, require_writable
+        from pyharness.files import require_writable
 
         require_writable(Path(path))
-        remove_result(Path(path))
     return path
+
+
+def remove_earlier_results(command: click.Command, arguments: Sequence[str]) -> None:
+    """Removes what an earlier command left under the names that results are to go to, whatever
+    becomes of this command line: click comes to no value of one with an unknown option.
+    """
+    for word in arguments:
+        if isinstance(command, click.Group):
+            command = command.commands.get(word, command)
+    targets = {name for p in command.params if p.callback is target for name in p.opts}
+    for word, following in zip(arguments, (*arguments[1:], "-"), strict=True):
+        name, given, value = word.partition("=")
+        path = value if given else following
+        if name in targets and path != "-":
+            from pyharness.files import remove_result
+
+            remove_result(Path(path))
 
 
 ARCHIVE = options(
@@ -87,6 +103,9 @@ RUNNING = options(
     click.option(
         "--isa", type=click.Choice(["portable", "avx2", "avx512"]), help="Path of a CPU library."
     ),
+)
+WORKERS = click.option(
+    "--workers", type=int, metavar="N", help="Arms that run at the same time.  [default: 0, chosen]"
 )
 FAMILIES, SIZES = ["hybrid", "gdn", "attn"], ["tiny", "mid", "27b"]
 MODEL = options(

@@ -85,6 +85,12 @@ def test_the_default_suite_has_a_line_for_every_m(bench: Bench) -> None:
     assert "singles mixed twice changing then-rows" in bench.out
 
 
+def test_the_number_of_workers_is_recorded(bench: Bench) -> None:
+    for given, made in (("1", 1), ("3", 3)):
+        assert bench("--m1", *SMALL, "--workers", given) == Exit.SAME
+        assert record.read_record(bench.runs[-1]).workers == made
+
+
 def test_without_a_model_three_synthetic_ones(bench: Bench) -> None:
     assert bench("--m1", "--prefix", "0") == Exit.SAME
     jobs = [line.split()[1] for line in bench.out.splitlines() if line.startswith("same")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyharness import config
-from pyharness.errors import InputError, UsageError
+from pyharness import cli, config
+from pyharness.errors import Exit, InputError, UsageError
 
 
 def project(folder: Path, table: str) -> Path:
@@ -90,3 +90,15 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
 
 def test_every_key_has_a_meaning() -> None:
     assert all(meaning for _, _, meaning in config.KEYS.values())
+
+
+def test_every_setting_has_its_option() -> None:
+    """``config show`` names three places beside the default, of which the option is one."""
+    options = {name for parameter in cli.cli.params for name in parameter.opts}
+    assert {f"--{key}" for key in config.KEYS} <= options
+
+
+def test_the_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ([], ["speed"], ["archive", "recompute"]):
+        assert cli.run([*command, "--workers", "65"]) == Exit.USAGE
+        assert "--workers: workers must be 0 to 64, not 65" in capsys.readouterr().err

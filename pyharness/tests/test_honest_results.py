@@ -42,6 +42,11 @@ from pyharness.verdict import conclude
         ["show", "none"],
         ["replay", "none"],
         ["compare", "/nowhere", "/nowhere"],
+        ["--nonsense"],
+        ["show", "last", "--nonsense"],
+        ["show"],
+        ["nonsense"],
+        ["--model", "\udcff"],
     ],
 )
 def test_an_earlier_result_is_gone_when_a_command_fails(
@@ -55,6 +60,24 @@ def test_an_earlier_result_is_gone_when_a_command_fails(
     assert bench(*line, *given, out=line[0] != "compare") == Exit.USAGE
     assert not told.exists()
     assert not cases.exists() or "--junit" not in given
+
+
+def test_an_earlier_result_is_gone_however_it_is_named(bench: Bench, tmp_path: Path) -> None:
+    told, cases = tmp_path / "v.json", tmp_path / "j.xml"
+    results = [f"--json={told}", f"--junit={cases}"]
+    for line in (["--nonsense", *results], [*results, "--nonsense"]):
+        assert bench("--m1", *SMALL, *results) == Exit.SAME and told.exists() and cases.exists()
+        assert bench(*line) == Exit.USAGE and not told.exists() and not cases.exists()
+    assert bench("--m1", *SMALL, *results) == Exit.SAME
+    assert bench("--json", tmp_path / "none" / "x", results[1]) == Exit.USAGE  # no such folder
+    assert told.exists() and not cases.exists()
+
+
+def test_what_is_no_target_of_a_result_stays(bench: Bench, tmp_path: Path) -> None:
+    told = tmp_path / "v.json"
+    assert bench("--m1", *SMALL, "--json", told) == Exit.SAME
+    for line in (["symbols", "--json"], ["archive", "list", "--json"], ["show"]):
+        assert bench(*line, told, out=False) == Exit.USAGE and told.exists()
 
 
 def test_a_file_that_is_no_result_stays_until_there_is_one(bench: Bench, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ label=${1:-}
 facts=$(.venv/bin/run-ab archive log --json | .venv/bin/python -c '
 import json, sys
 found = [x for x in json.load(sys.stdin) if x["label"] == sys.argv[1]]
-print(*(found[0][k] for k in ("digest", "backend", "revision"))) if found else sys.exit(f"rebuild: no library is labelled {sys.argv[1]}")
+if not found: sys.exit(f"rebuild: no library is labelled {sys.argv[1]}")
+if found[0]["dirty"]: sys.exit(f"rebuild: {sys.argv[1]} was built from changes that no revision holds")
+print(*(found[0][k] for k in ("digest", "backend", "revision")))
 ' "$label")
 read -r digest backend revision <<<"$facts"
 work=$(mktemp -d)

@@ -8,6 +8,7 @@ from typing import get_args
 
 from pyharness import record
 from pyharness.archive import store
+from pyharness.archive_commands import no_revision
 from pyharness.config import Settings
 from pyharness.coverage import coverage_of, gaps
 from pyharness.errors import Exit, GateRefusal, InputError, NothingProved
@@ -79,7 +80,8 @@ def _check_coverage(made: Record, verdict: Verdict, exports: frozenset[str]) -> 
 
 def _tell(made: Record, label: str | None, added: store.Appended, accepted: store.Appended) -> None:
     entry = accepted.entry
-    for line in (*added.settled, *accepted.settled):
+    facts = made.libraries["candidate"].facts
+    for line in (*added.settled, *accepted.settled, *no_revision(facts)):
         print(f"note: {line}", file=sys.stderr)
     where = f"{entry.label} {entry.library}, log entry {accepted.index}"
     if not accepted.added:

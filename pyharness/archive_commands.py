@@ -67,13 +67,21 @@ def add(settings: Settings, library: Path, label: str, why: str, *, probe: bool)
     added = store.add(
         settings["archive"], settings["pin"], library, label=label, why=why, facts=facts
     )
-    for line in added.settled:
+    for line in (*added.settled, *no_revision(facts)):
         print(f"note: {line}", file=sys.stderr)
     entry = added.entry
     where = f"{entry.label} {entry.library}, log entry {added.index} of {added.log_size}"
     lost = "--why" if entry.label == label else f"--label {label} and --why"
     print(f"added {where}" if added.added else f"is there already: {where}; {lost} not recorded")
     return Exit.SAME
+
+
+def no_revision(facts: LibraryFacts | None) -> tuple[str, ...]:
+    """Said of a library whose bytes are all that there is of it."""
+    if facts is None or not facts.dirty:
+        return ()
+    return (f"built from {facts.revision}, with changes that are not committed: `make rebuild` "
+            "cannot build it again, the log says so",)  # fmt: skip
 
 
 def probe_library(library: Path) -> LibraryFacts:
@@ -98,13 +106,15 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps(to_json(lines), indent=1))
         return Exit.SAME
-    head = ("label", "backend", "library", "size", "change", "added", "baseline", "why")
+    head = ("label", "backend", "library", "size", "change", "added", "baseline", "revision", "why")
     rows = []
     for line in lines:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
         cells = (line.label, line.backend, line.digest.short, str(line.size_bytes))
-        rows.append((*cells, change, line.time, mark, line.why) if log else (*cells, mark))
+        revision = line.revision[:12] + ("-dirty" if line.dirty else "")
+        full = (*cells, change, line.time, mark, revision, line.why)
+        rows.append(full if log else (*cells, mark))
     print_table(head if log else (*head[:4], "baseline"), rows, right=("size", "change"))
     return Exit.SAME
 

@@ -234,9 +234,8 @@ def _tried(name: str, library: gate.SealedLibrary, place: str, *, needed: bool) 
     if facts:
         built = facts.build_info
         words = [str(built.get("backend", "")), ", ".join(built.get("architectures", ()))]
-        revision = str(built.get("revision", ""))[:12] + ("-dirty" if built.get("dirty") else "")
         lacks = f"lacks {len(facts.missing)} optional entries" if facts.missing else ""
-        told = ", ".join(filter(None, (told, *words, revision, lacks)))
+        told = ", ".join(filter(None, (told, *words, facts.revision, lacks)))
     if result.status == "done":
         return Check(name, "ok", told)
     reason = f"{told}: {result.reason}"

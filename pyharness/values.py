@@ -135,6 +135,16 @@ class LibraryFacts:
     missing: tuple[str, ...]  # optional entries that the library lacks
     mapped: str = ""  # the file the operating system really mapped
 
+    @property
+    def dirty(self) -> bool:
+        """Its sources had changes that its revision does not hold."""
+        return self.build_info.get("dirty") is True
+
+    @property
+    def revision(self) -> str:
+        """For people, "" where it says none."""
+        return str(self.build_info.get("revision", ""))[:12] + ("-dirty" if self.dirty else "")
+
 
 @dataclass(frozen=True)
 class ArmResult:

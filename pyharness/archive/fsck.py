@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -48,10 +49,11 @@ class HistoryLine:
     change_bytes: int | None
     time: str
     why: str
-    abi_version: str  # this and the next four: "" or () where nobody loaded it before it was added
+    abi_version: str  # this and the next five: "", () or None where nobody loaded it before
     backend: str
     bits_version: str
     revision: str
+    dirty: bool | None  # its sources had changes that the revision does not hold
     symbols: tuple[str, ...]
     accepted: tuple[str, ...]  # times at which it became the baseline
     baseline: bool  # it is the baseline of its backend now
@@ -157,6 +159,7 @@ def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
                 backend=layer.annotation(layout.BACKEND),
                 bits_version=layer.annotation(layout.BITS),
                 revision=layer.annotation(layout.REVISION),
+                dirty=_dirty(layer.annotation(layout.BUILD_INFO)),
                 symbols=tuple(layer.annotation(layout.SYMBOLS).split()),
                 accepted=tuple(
                     e.time for e in later if e.kind == "accepted" and e.library == entry.library
@@ -165,3 +168,12 @@ def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
             )
         )
     return tuple(lines)
+
+
+def _dirty(build_info: str) -> bool | None:
+    """What the library said of its sources; None where it said nothing that is understood here."""
+    try:
+        said = json.loads(build_info)["dirty"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return said if isinstance(said, bool) else None

@@ -208,3 +208,27 @@ def test_replay_of_a_candidate_that_is_elsewhere(
     assert replay("--candidate", str(now)) == (Exit.SAME, "")
     again = record.read_record(place.runs[1])
     assert again.replay_of == run.name and again.libraries["candidate"].origin == str(now)
+
+
+def test_a_library_from_a_dirty_tree_is_accepted_and_stays_known_as_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path, stub())
+    line = ["--m1", "--mt", "2", "--rb", "2", "--synthetic", "hybrid", "--prefix", "2"]
+    assert place.run(*line, "--candidate", str(stub("dirty")), *place.out) == Exit.SAME
+    capfd.readouterr()
+    assert place.run("accept", "last", "--label", "new", "--why", "x", *place.out) == Exit.SAME
+    out, err = capfd.readouterr()
+    assert out.startswith("accepted new ") and err == (
+        "note: built from 0123456789ab-dirty, with changes that are not committed: `make rebuild` "
+        "cannot build it again, the log says so\n"
+    )
+    assert place.run("archive", "log") == Exit.SAME
+    first, new = capfd.readouterr().out.splitlines()[1:]
+    assert "0123456789ab-dirty" in new and "dirty" not in first
+    assert place.run("archive", "log", "--json") == Exit.SAME
+    told = {line["label"]: line["dirty"] for line in json.loads(capfd.readouterr().out)}
+    assert told == {"first": None, "new": True}
+    other = ["archive", "add", str(stub("dirty", ("vcuda_dev_poison",))), "--label", "x"]
+    assert place.run(*other, "--why", "y") == Exit.SAME
+    assert "note: built from 0123456789ab-dirty" in capfd.readouterr().err

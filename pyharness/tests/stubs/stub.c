@@ -61,6 +61,7 @@ int32_t vcuda_abi_version(void) { return STUB_ABI_VERSION; }
 const char *vcuda_build_info(void) {
   if (fault("bad-build-info")) return "release build";
   if (fault("null-build-info")) return NULL;
+  if (fault("dirty")) return "{\"backend\": \"cpu\", \"revision\": \"0123456789abcdef\", \"dirty\": true}";
   return "{\"backend\": \"stub\", \"bits_version\": 1, \"fault\": \"" FAULT "\"}";
 }
 const char *vcuda_last_error(void) { return last_error; }

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyharness.differences.findings import divergence_line
 from pyharness.errors import Exit
 from pyharness.report.document import verdict_of
+from pyharness.report.grouping import Group
 from pyharness.report.markup import LETTERS, plain
 from pyharness.report.speed import speed_lines
-from pyharness.report.text import difference_line, job_lines, meaning, size
+from pyharness.report.text import difference_line, group_lines, meaning, size
 from pyharness.speed.timing import Timing
 from pyharness.values import JobStatus
 from pyharness.verdict import JobVerdict
@@ -74,13 +75,30 @@ def _append(variable: str, text: str) -> None:
 def error_lines(document: Mapping[str, Any]) -> list[str]:
     """One error for each job that is neither the same nor merely unsupported; at most ten."""
     jobs = verdict_of(document).jobs
-    bad = [job for job in jobs if job.status is not JobStatus.SAME and not job.skipped]
+    bad = _once([job for job in jobs if job.status is not JobStatus.SAME and not job.skipped])
     shown = bad if len(bad) <= ANNOTATIONS else bad[: ANNOTATIONS - 1]
-    lines = [_command("error", f"{j.status.value}: {j.id}", "\n".join(_details(j))) for j in shown]
-    if rest := len(bad) - len(shown):
+    lines = [
+        _command("error", _title(group), "\n".join(_details(group.jobs[0]))) for group in shown
+    ]
+    if rest := sum(len(group.jobs) for group in bad[len(shown) :]):
         told = f"{rest} more jobs; the summary of the step and report.html list all"
         lines.append(_command("error", f"and {rest} more", told))
     return lines
+
+
+def _once(jobs: Sequence[JobVerdict]) -> list[Group]:
+    """Each job by itself, and at the end, together, those that were not run for one reason."""
+    groups = [Group([job], full=True) for job in jobs]
+    left: dict[str, list[JobVerdict]] = {}
+    for group in groups:
+        if group.not_run:
+            left.setdefault(group.jobs[0].reason, []).extend(group.jobs)
+    return [*(g for g in groups if not g.not_run), *map(Group, left.values())]
+
+
+def _title(group: Group) -> str:
+    name = f"{len(group.jobs)} jobs" if len(group.jobs) > 1 else group.jobs[0].id
+    return f"{group.status.value}: {name}"
 
 
 def _details(job: JobVerdict) -> list[str]:
@@ -120,7 +138,8 @@ def summary(
         tail.append(f"| {arm} | `{library['digest']}` | {size(library['size_bytes'])} |")
     if "replay" in document:
         tail += ["", f"Again: `{_cell(document['replay'])}`"]
-    blocks = [_red_block(job) for job in verdict.jobs if job.status is not JobStatus.SAME]
+    red = [job for job in verdict.jobs if job.status is not JobStatus.SAME]
+    blocks = [_red_block(group) for group in _once(red)]
     parts = [*_matrix(verdict.jobs), ""]
     room = limit - sum(len(line.encode()) + 1 for line in (*head, *tail)) - 200
     kept: list[str] = []
@@ -152,8 +171,8 @@ def _bold(letter: str) -> str:
     return letter if letter in ("", LETTERS[JobStatus.SAME]) else f"**{letter}**"
 
 
-def _red_block(job: JobVerdict) -> str:
-    first, *rest = job_lines(job)
+def _red_block(group: Group) -> str:
+    first, *rest = group_lines(group)
     return "\n".join(
         [f"- {_code(' '.join(first.split()))}", *(f"  - {_code(r.strip())}" for r in rest)]
     )

@@ -23,7 +23,7 @@ from pyharness.report.html import page
 from pyharness.report.junit import junit_xml
 from pyharness.report.maps import Grid
 from pyharness.tests.report.samples import GOLDEN, HOSTILE, golden, jobs, many, whole
-from pyharness.values import Comparison, Difference, FileFact
+from pyharness.values import NOT_RUN, Comparison, Difference, FileFact, JobStatus
 from pyharness.verdict import JobVerdict, conclude
 
 PUBLISHED = json.loads(SCHEMA_FILE.read_text())
@@ -172,6 +172,21 @@ def test_an_annotation_begins_with_where_to_look() -> None:
     assert "<strong>First difference: step 65 (row 2 of the 4-row step), layer 7" in text
     assert "3 of 256 elements differ; so does the layer&#x27;s state: keys" in text
     assert "0x3b<mark>443eac</mark>" in text
+
+
+def test_jobs_that_were_not_run_are_announced_once() -> None:
+    reason = f"{NOT_RUN}3 runs of the candidate timed out"
+    failed = [JobVerdict(f"gdn-tiny/p63/mt{m}", JobStatus.FAILED, reason, True) for m in (6, 7, 8)]
+    told = whole([*failed[:2], *many(3), failed[2]])
+    lines = error_lines(told)
+    assert [decoded(line)[0] for line in lines[:3]] == [
+        f"differs: gdn-tiny/p63/mt{m}" for m in (2, 3, 4)
+    ]
+    assert decoded(lines[3]) == ("failed: 3 jobs", reason) and len(lines) == 4
+    assert summary(told).count("3 runs of the candidate") == 1
+    assert f"- `failed 3 jobs {reason}`\n" in summary(told)
+    every = error_lines(whole([*many(12), *failed]))
+    assert decoded(every[-1])[0] == "and 6 more" and len(every) == ANNOTATIONS
 
 
 def test_a_summary_of_many_red_jobs_fits_and_keeps_its_end() -> None:

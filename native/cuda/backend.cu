@@ -73,8 +73,10 @@ class CudaBackend final : public Backend {
            p.major, p.minor);
     }
     check(e, "open");
-    limits_ = find_limits(p);
-    stream_.create(p.major >= 9 && !environment_flag("VLLM_CUDA_SERIAL", false));
+    // Code for an older device (80-virtual, for tests of that path) has none of Hopper's instructions.
+    const bool hopper = attributes.ptxVersion >= 90;
+    limits_ = find_limits(p, hopper);
+    stream_.create(hopper && !environment_flag("VLLM_CUDA_SERIAL", false));
     shared_most_ = p.sharedMemPerBlockOptin;
     for (const AttentionVariant& v : kAttention)
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),

@@ -12,13 +12,21 @@ namespace vcuda::gpu {
 
 struct RingVariant {
   int tiles;
-  void (*kernel)(Projection, RingPlan);
+  void (*kernel[2])(Projection, RingPlan);  // by act_sets - 1
 };
+
+template <int R>
+static constexpr RingVariant ring_variant() {
+  return {R, {kernel_project_ring<R, 1>, kernel_project_ring<R, 2>}};
+}
 
 // Every cut gives the same bits.
 static const RingVariant kRing[] = {
-    {2, kernel_project_ring<2>}, {5, kernel_project_ring<5>},   {7, kernel_project_ring<7>},
-    {8, kernel_project_ring<8>}, {11, kernel_project_ring<11>},
+#if EXP_CONSUMERS == 8
+    ring_variant<2>(), ring_variant<5>(), ring_variant<7>(), ring_variant<8>(), ring_variant<11>(),
+#else
+    ring_variant<1>(), ring_variant<3>(), ring_variant<4>(), ring_variant<5>(), ring_variant<6>(),
+#endif
 };
 
 static const RingVariant& ring_variant(int tiles) {
@@ -27,35 +35,38 @@ static const RingVariant& ring_variant(int tiles) {
   fail(VCUDA_E_INTERNAL, "project: no kernel for %d tiles", tiles);
 }
 
-Limits find_limits(const cudaDeviceProp& p) {
+Limits find_limits(const cudaDeviceProp& p, bool hopper) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
   limits.shared =
       static_cast<int>(p.sharedMemPerBlockOptin) - 2048;     // what a kernel may declare itself
   const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
   limits.ring = (ring_kib ? std::atoi(ring_kib) : 80) * 1024;
-  if (p.major != 9) return limits;
-  for (const RingVariant& v : kRing) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared),
-          "project");
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)),
-    config.blockDim = dim3(kRingThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute,
-    config.numAttrs = 1;
-    int clusters = 0;
-    check(cudaOccupancyMaxActiveClusters(&clusters, v.kernel, &config), "project");
-    limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
-  }
+  if (p.major != 9 || !hopper) return limits;
+  for (const RingVariant& v : kRing)
+    for (const auto& kernel : v.kernel) {
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, limits.shared),
+            "project");
+      cudaLaunchAttribute attribute = {};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = 2, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(static_cast<unsigned>(p.multiProcessorCount / 2 * 2)),
+      config.blockDim = dim3(kRingThreads);
+      config.dynamicSmemBytes = static_cast<size_t>(limits.shared), config.attrs = &attribute,
+      config.numAttrs = 1;
+      int clusters = 0;
+      check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "project");
+      limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
+    }
   return limits;
 }
 
-static RingPlan ring_plan(const Q4Shape& q, int m, const Limits& limits) {
-  return RingPlan(q.tiles, q.supersteps(), m, limits.shared, limits.ring);
+static RingPlan ring_plan(const Q4Matrix& matrix, int m, const Limits& limits) {
+  const Q4Shape& q = matrix.shape;
+  return RingPlan(q.tiles, q.supersteps(), ceil_div(q.slabs(), matrix.clusters), m, limits.shared,
+                  limits.ring);
 }
 
 // The simple kernel's cut: a warp a tile.
@@ -65,13 +76,9 @@ static Q4Matrix simple_matrix(int rows, int groups) {
 
 static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
   Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
-  const Q4Shape& q = matrix.shape;
-  const int passes = limits.clusters ? ceil_div(q.slabs(), limits.clusters) : 0;
-  // Activations that do not stay in shared memory are brought by a warp that has no time for a
-  // third pass.
-  const bool fits =
-      ring_plan(q, kRowBlock, limits).fits(tiles) && (q.supersteps() <= kActSlots || passes <= 2);
-  if (fits) matrix.clusters = std::min(limits.clusters, q.slabs());
+  if (limits.clusters == 0) return matrix;
+  matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
+  if (ring_plan(matrix, kRowBlock, limits).bytes > limits.shared) matrix.clusters = 0;
   return matrix;
 }
 
@@ -161,12 +168,13 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int
 void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p,
                 const Stream& stream) {
   if (!matrix.ring) {
-    stream.launch("project", kernel_project_q4, dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))),
-                  dim3(512), 0, 1, p.weights, p.q, p.act, p.out);
+    stream.launch("project", act_sets(p.out.m) == 1 ? kernel_project_q4<1> : kernel_project_q4<2>,
+                  dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights,
+                  p.q, p.act, p.out);
     return;
   }
-  const RingPlan plan = ring_plan(p.q, p.out.m, limits);
-  stream.launch("project", ring_variant(p.q.tiles).kernel,
+  const RingPlan plan = ring_plan(matrix, p.out.m, limits);
+  stream.launch("project", ring_variant(p.q.tiles).kernel[act_sets(p.out.m) - 1],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);
 }

@@ -100,7 +100,7 @@ def check_graphs(arms: Arms) -> None:
 
 def cuts() -> list[str]:
     """Tiles of a cell of each compiled cut; 0 is the simple kernel."""
-    tiles = re.findall(r"\{(\d+), kernel_project_ring<\1>", RING.read_text())
+    tiles = re.findall(r"ring_variant<(\d+)>\(\)", RING.read_text())
     if not tiles:
         raise SystemExit(f"{RING.name}: no compiled cut found")
     return ["0", *tiles]

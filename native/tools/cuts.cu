@@ -169,7 +169,7 @@ void write_table(const std::string& path, const Machine& machine, const std::str
 
 int sweep_cuts(const std::vector<int>& ms, const std::string& table) {
   const Machine machine;
-  const Limits limits = find_limits(machine.p);
+  const Limits limits = find_limits(machine.p, true);
   if (limits.clusters == 0)
     fail(VCUDA_E_UNSUPPORTED, "%s has one cut only: there is nothing to sweep", machine.p.name);
   Stream stream;

@@ -5,19 +5,21 @@
 
 namespace vcuda::gpu {
 
-// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R.
-template <int R>
+// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Sets == act_sets(p.out.m).
+template <int R, int Sets>
 static __global__ void __launch_bounds__(kRingThreads, 1)
     kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   const RingBlock block(shared);
-  block.init(plan);
+  block.init();
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
-    if (threadIdx.x % 32 == 0) {  // the weights need no predecessor
-      RingProducer producer;
-      producer.run(block, plan, p.weights, p.q);
+    if (threadIdx.x % 32 == 0) {
+      const RingProducer producer(block, plan, p);
+      producer.fill();
+      wait_for_predecessor();
+      producer.run();
     }
     __syncwarp();
     block.meet();
@@ -25,11 +27,10 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
     wait_for_predecessor();
     block.meet();
     RingReducer reducer;
-    reducer.run(block, plan, p, warp - kConsumers - 1);
+    reducer.run<Sets>(block, plan, p, warp - kConsumers - 1);
   } else {
     block.meet();
-    RingConsumer consumer;
-    consumer.run<R>(block, plan, p);
+    ring_consume<R, Sets>(block, plan, p);
   }
 #endif
 }

@@ -1,5 +1,20 @@
-// The arithmetic of one tile: 16 rows, one group of 32 inputs, 8 rows of activations (bits
-// contract, section 3).
+// The arithmetic of one tile: 16 rows, one group of 32 inputs, up to 8 rows of activations (bits
+// contract, section 3), on the tensor cores' float16.
+//
+// A nibble in the low bits of a float16 is a denormal: w at bits 0..3 is w * 2^-24, at bits 4..7 it
+// is 16 w * 2^-24, so a mask is all that unpacks it. The tile's rows 0..7 are the former,
+// rows 8..15 the latter. Products with the activations' digits and their sums are integers below
+// 2^24 of one unit: float32 accumulators hold them exactly, in whatever order and width the tensor
+// cores add. The contract's float(c), c = 4096 * sum w*high + sum w*low, is then one fma, which
+// rounds once.
+//
+// Units: with digits times 2^(e-1) a sum counts 2^(e-25), which is the contract's scale 2^(e-21)
+// over 16, or the scale itself in rows 8..15: no scale is left to multiply by, and lane sums of
+// rows 0..7 are 1/16 of the contract's until they are written (unscaled). A sixteenth, because then
+// no lane sum can lose a bit to denormals: terms are multiples of 2^(e-25) * 2^-24 >= 2^-149. The
+// digits' own range, 2^-24 to 2^15, bounds e (act.cuh); other groups keep their factor for the end.
+// Inputs from 2^119 up may overflow where the contract's would not: infinity, so the step is
+// refused.
 #pragma once
 
 #include "kernels/act.cuh"
@@ -7,83 +22,108 @@
 
 namespace vcuda::gpu {
 
-// What a thread needs of a group's activations: B fragments of the three digits, scale and bias of
-// columns 2t and 2t+1.
+// Columns of an accumulator are rows of activations times digit: one of at most 4 rows, two beyond.
+__host__ __device__ __forceinline__ constexpr int act_sets(int m) { return m > 4 ? 2 : 1; }
+
+// What a thread needs of a group's activations: of each set, B fragments (column n of a set is row
+// n/2, high or low), and the accumulators' starts and factor of its row t.
+template <int Sets>
 struct ActFragment {
-  uint4 hi;   // digit 2: two words, digit 1: two words
-  uint2 lo;   // digit 0
-  int4 bias;  // accumulators of digit 0 start here
-  float2 scale;
-};
+  uint4 digits[Sets];
+  float4 bias[Sets];
+  float factor[Sets];
 
-// Threads of columns beyond m read a column that exists: columns are independent, and those results
-// are dropped.
-struct ActOffsets {
-  int hi, lo, bias, scale;
-  __device__ __forceinline__ ActOffsets(int lane, int m) {
-    const int column = min(lane / 4, m - 1), t = lane % 4;
-    hi = column * 64 + t * 16;
-    lo = m * 64 + column * 32 + t * 8;
-    const int pair = min(t, (m - 1) / 2);
-    bias = m * 96 + pair * 16;
-    scale = m * 96 + (m + 1) / 2 * 16 + pair * 8;
-  }
-  __device__ __forceinline__ ActFragment load(const uint8_t* group) const {
-    return {*reinterpret_cast<const uint4*>(group + hi),
-            *reinterpret_cast<const uint2*>(group + lo),
-            *reinterpret_cast<const int4*>(group + bias),
-            *reinterpret_cast<const float2*>(group + scale)};
-  }
-};
-
-// d = a * b + c over 16 x 8 x 32: a unsigned, b signed 8-bit.
-__device__ __forceinline__ void imma(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                     int c0, int c1, int c2, int c3) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%10,%11,%12,%13};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c0), "r"(c1), "r"(c2),
-        "r"(c3));
-}
-
-// sum[0], [1]: row lane/4, columns 2t, 2t+1; sum[2], [3]: row lane/4 + 8. scales: those two rows'
-// float16.
-__device__ __forceinline__ void tile_fma(float (&sum)[4], uint32_t w0, uint32_t w1, uint32_t scales,
-                                         const ActFragment& x) {
-  const uint32_t a[4] = {w0 & 0x0f0f0f0fu, (w0 >> 4) & 0x0f0f0f0fu, w1 & 0x0f0f0f0fu,
-                         (w1 >> 4) & 0x0f0f0f0fu};
-  int d2[4], d1[4], d0[4];
-  imma(d2, a, x.hi.x, x.hi.y, 0, 0, 0, 0);
-  imma(d1, a, x.hi.z, x.hi.w, 0, 0, 0, 0);
-  imma(d0, a, x.lo.x, x.lo.y, x.bias.x, x.bias.y, x.bias.z, x.bias.w);
-  const float2 s = __half22float2(*reinterpret_cast<const __half2*>(&scales));
-  const float factor[4] = {s.x * x.scale.x, s.x * x.scale.y, s.y * x.scale.x, s.y * x.scale.y};
+  __device__ __forceinline__ bool plain() const {
+    bool all = true;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int c = d2[i] * 65536 + (d1[i] * 256 + d0[i]);
-    sum[i] = arith::fma32(__int2float_rn(c), factor[i], sum[i]);
+    for (int s = 0; s < Sets; ++s) all = all && factor[s] == 1.0f;
+    return __all_sync(kFull, all);
+  }
+};
+
+// Threads of rows beyond m read a row that exists: columns are independent, and those results are
+// dropped.
+template <int Sets>
+struct ActOffsets {
+  int digits[Sets], bias[Sets], factor[Sets];
+  __device__ __forceinline__ ActOffsets(int lane, int m) {
+    const int t = lane % 4;
+#pragma unroll
+    for (int s = 0; s < Sets; ++s) {
+      const int column_row = min(4 * s + lane / 8, m - 1), row = min(4 * s + t, m - 1);
+      digits[s] = column_row * 128 + lane / 4 % 2 * 64 + t * 16;
+      bias[s] = m * 128 + row * 16;
+      factor[s] = m * 144 + row * 4;
+    }
+  }
+  __device__ __forceinline__ ActFragment<Sets> load(const uint8_t* group) const {
+    ActFragment<Sets> x;
+#pragma unroll
+    for (int s = 0; s < Sets; ++s) {
+      x.digits[s] = *reinterpret_cast<const uint4*>(group + digits[s]);
+      x.bias[s] = *reinterpret_cast<const float4*>(group + bias[s]);
+      x.factor[s] = *reinterpret_cast<const float*>(group + factor[s]);
+    }
+    return x;
+  }
+};
+
+// Of each set, a thread's row t of activations with the tile's rows lane/4 and lane/4 + 8.
+template <int Sets>
+struct alignas(8 * Sets) TileSum {
+  float v[Sets][2];
+};
+template <int Sets>
+__device__ __forceinline__ TileSum<Sets> operator+(const TileSum<Sets>& a, const TileSum<Sets>& b) {
+  TileSum<Sets> c;
+#pragma unroll
+  for (int s = 0; s < Sets; ++s)
+    c.v[s][0] = a.v[s][0] + b.v[s][0], c.v[s][1] = a.v[s][1] + b.v[s][1];
+  return c;
+}
+// Lane sums as the contract has them.
+template <int Sets>
+__device__ __forceinline__ TileSum<Sets> unscaled(TileSum<Sets> a) {
+#pragma unroll
+  for (int s = 0; s < Sets; ++s) a.v[s][0] *= 16.0f;
+  return a;
+}
+
+// d = a * b + c over 16 x 8 x 16.
+__device__ __forceinline__ float4 hmma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float4 c) {
+  float4 d;
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=f"(d.x), "=f"(d.y), "=f"(d.z), "=f"(d.w)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c.x), "f"(c.y), "f"(c.z),
+        "f"(c.w));
+  return d;
+}
+
+// scales: the float16 of the two rows. Plain: every factor is 1.
+template <int Sets, bool Plain>
+__device__ __forceinline__ void tile_fma(TileSum<Sets>& sum, uint32_t w0, uint32_t w1,
+                                         uint32_t scales, const ActFragment<Sets>& x) {
+  constexpr uint32_t kFirst = 0x000f000fu, kSecond = 0x00f000f0u;
+  const uint32_t a0[4] = {w0 & kFirst, w0 & kSecond, w0 >> 8 & kFirst, w0 >> 8 & kSecond},
+                 a1[4] = {w1 & kFirst, w1 & kSecond, w1 >> 8 & kFirst, w1 >> 8 & kSecond};
+  const float2 scale = __half22float2(*reinterpret_cast<const __half2*>(&scales));
+#pragma unroll
+  for (int s = 0; s < Sets; ++s) {
+    const float4 d =
+        hmma(a1, x.digits[s].z, x.digits[s].w, hmma(a0, x.digits[s].x, x.digits[s].y, x.bias[s]));
+    float c0 = arith::fma32(d.x, 4096.0f, d.y), c1 = arith::fma32(d.z, 4096.0f, d.w);
+    if constexpr (!Plain) c0 *= x.factor[s], c1 *= x.factor[s];
+    sum.v[s][0] = arith::fma32(c0, scale.x, sum.v[s][0]);
+    sum.v[s][1] = arith::fma32(c1, scale.y, sum.v[s][1]);
   }
 }
 
-// Tree over `lanes` values stride apart; lanes is 1, 2, 4, 8 or 16.
-template <int L>
-__device__ __forceinline__ float4 tree4(const float4* v, int stride) {
-  if constexpr (L == 1) {
-    return v[0];
-  } else {
-    const float4 a = tree4<L / 2>(v, stride), b = tree4<L / 2>(v + (L / 2) * stride, stride);
-    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-  }
-}
-
-__device__ __forceinline__ float4 lane_tree(const float4* v, int stride, int lanes) {
-  switch (lanes) {
-    case 1: return tree4<1>(v, stride);
-    case 2: return tree4<2>(v, stride);
-    case 4: return tree4<4>(v, stride);
-    case 8: return tree4<8>(v, stride);
-    default: return tree4<16>(v, stride);
-  }
+// Tree over L values stride apart.
+template <int L, class T>
+__device__ __forceinline__ T tree(const T* v, int stride) {
+  if constexpr (L == 1) return v[0];
+  else return tree<L / 2>(v, stride) + tree<L / 2>(v + (L / 2) * stride, stride);
 }
 
 // Where a projection's results go.
@@ -92,12 +132,14 @@ struct Output {
   int ld, rows, m;
   bool add;  // y += instead of y =
 
-  __device__ __forceinline__ void store(int tile, int lane, float4 v) const {
-    const int row = tile * 16 + lane / 4, column = lane % 4 * 2;
-    store(row, column, v.x);
-    store(row, column + 1, v.y);
-    store(row + 8, column, v.z);
-    store(row + 8, column + 1, v.w);
+  template <int Sets>
+  __device__ __forceinline__ void store(int tile, int lane, const TileSum<Sets>& v) const {
+    const int row = tile * 16 + lane / 4, column = lane % 4;
+#pragma unroll
+    for (int s = 0; s < Sets; ++s) {
+      store(row, 4 * s + column, v.v[s][0]);
+      store(row + 8, 4 * s + column, v.v[s][1]);
+    }
   }
   __device__ __forceinline__ void store(int row, int column, float v) const {
     if (row >= rows || column >= m) return;

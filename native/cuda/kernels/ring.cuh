@@ -14,10 +14,13 @@
 
 namespace vcuda::gpu {
 
-constexpr int kConsumers = 8, kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
-constexpr int kStages = 16;  // stages in flight at most
-// Supersteps of activations held at most; more are brought again for each pass.
-constexpr int kActSlots = 10;
+#ifndef EXP_CONSUMERS
+#define EXP_CONSUMERS 8
+#endif
+constexpr int kLanes = arith::kQ4Lanes / 2;  // of a block
+constexpr int kConsumers = EXP_CONSUMERS, kReducers = 3,
+              kRingThreads = (kConsumers + 1 + kReducers) * 32;
+constexpr int kStages = 16;  // of a ring at most
 
 // Float32 rows over the same inputs; rows 0: none.
 struct FloatRows {
@@ -36,33 +39,45 @@ struct Projection {
 };
 
 struct RingBarriers {
-  uint64_t full[kStages], empty[kStages], act[kActSlots], act_empty[kActSlots], exchange[2], sums,
-      taken;
-  uint32_t start[kStages];  // the producer's note of each stage in flight
+  uint64_t full[kStages], empty[kStages], exchange[2], sums, taken;
 };
 
-// Shared memory, in this order: barriers, activations, lane sums, exchange, ring.
+// Shared memory, in this order: barriers, lane sums, exchange, activations (where they are
+// resident), ring. A stage of the ring is a superstep's cells and, unless they are resident, its
+// activations.
 struct RingPlan {
-  int act, slot, slots;       // offset, bytes and number of activation slots
   int sums, exchange, inbox;  // offsets; bytes of one of the two inboxes
-  int ring, ring_bytes, bytes;
+  int act, act_step;  // offset of a superstep's activations: of the first, resident, and bytes
+                      // to the next; else of a stage, and 0
+  int ring, stage, stages;  // offset; bytes of a stage; how many
+  int bytes;
 
   RingPlan() = default;
-  // For a projection of `tiles` tiles a cell and `supersteps` supersteps, m rows; limit: of
-  // shared memory, most: of the ring.
-  RingPlan(int tiles, int supersteps, int m, int limit, int most) {
-    constexpr int cluster = 2, lanes = arith::kQ4Lanes / cluster;
-    act = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
-    slot = lanes * act_stride(m);
-    slots = supersteps < kActSlots ? supersteps : kActSlots;
-    sums = act + (slots * slot + 127) / 128 * 128;
-    exchange = sums + kConsumers * tiles * 512;
-    inbox = cluster * ((tiles + 1) / cluster) * 512;
+  // For a projection of `tiles` tiles a cell, `supersteps` supersteps and `passes` slabs a cluster,
+  // m rows; limit: of shared memory, most: of the ring's weights.
+  RingPlan(int tiles, int supersteps, int passes, int m, int limit, int most) {
+    constexpr int cluster = 2;
+    const int tile = act_sets(m) * 256, cells = kConsumers * tiles * kTileBytes,
+              acts = (kLanes * act_stride(m) + 127) / 128 * 128;
+    sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
+    const int slab_tiles = kConsumers / kLanes * tiles;
+    exchange = sums + kLanes * slab_tiles * tile;
+    inbox = cluster * ((slab_tiles + 1) / cluster) * tile;
     ring = exchange + 2 * inbox;
-    ring_bytes = (limit - ring < most ? limit - ring : most) / 128 * 128;
-    bytes = ring + ring_bytes;
+    stages = most / cells < kStages ? most / cells : kStages;
+    if (stages < 2) stages = 2;
+    // Activations of several passes stay, where the ring still has its stages.
+    if (passes > 1 && ring + supersteps * acts + stages * cells <= limit) {
+      act = ring, act_step = acts;
+      ring += supersteps * acts;
+      stage = cells;
+    } else {
+      act = cells, act_step = 0;
+      stage = cells + acts;
+    }
+    while (stages > 2 && ring + stages * stage > limit) --stages;
+    bytes = ring + stages * stage;
   }
-  bool fits(int tiles) const { return ring_bytes >= 2 * kConsumers * tiles * kTileBytes; }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
@@ -106,14 +121,26 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(b))
       : "memory");
 }
-// 16 bytes into the same place of block `rank` of the cluster, counted by its barrier.
-__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, float4 v) {
+// A sum into the same place of block `rank` of the cluster, counted by its barrier.
+__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank,
+                                     const TileSum<1>& v) {
+  asm volatile(
+      "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
+      "%1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, "
+      "[bar];\n}" ::"r"(shared_address(place)),
+      "r"(shared_address(b)), "r"(rank), "f"(v.v[0][0]), "f"(v.v[0][1])
+      : "memory");
+}
+__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank,
+                                     const TileSum<2>& v) {
   asm volatile(
       "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
       "%1, %2;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, "
       "[bar];\n}" ::"r"(shared_address(place)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+      "r"(shared_address(b)), "r"(rank), "f"(v.v[0][0]), "f"(v.v[0][1]), "f"(v.v[1][0]),
+      "f"(v.v[1][1])
       : "memory");
 }
 template <int Id, int Threads>
@@ -169,12 +196,10 @@ struct RingBlock {
   }
   // By every thread, first of all; ends with an arrival at the cluster's barrier, which meet()
   // completes.
-  __device__ __forceinline__ void init(const RingPlan& plan) const {
+  __device__ __forceinline__ void init() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i)
-        barrier_init(&bars->full[i], 1), barrier_init(&bars->empty[i], kConsumers);
-      for (int i = 0; i < kActSlots; ++i)
-        barrier_init(&bars->act[i], 1), barrier_init(&bars->act_empty[i], kConsumers);
+        barrier_init(&bars->full[i], 2), barrier_init(&bars->empty[i], kConsumers);
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
       barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -187,121 +212,133 @@ struct RingBlock {
   }
 };
 
-// Supersteps in which this block has inputs.
-__device__ __forceinline__ int act_supersteps(const Q4Shape& q, int rank) {
-  return (q.groups - rank * q.per_block() + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+// A stage of the ring and the parity of its barriers' phase: each role walks all stages in order,
+// across slabs.
+struct RingCursor {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next(const RingPlan& plan) {
+    if (++stage == plan.stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One thread. A stage is full when its weights and its activations have come; resident activations
+// come with the stages of the first slab.
+struct RingProducer {
+  const RingBlock& b;
+  const RingPlan& plan;
+  const Projection& p;
+  int supersteps, total;  // stages to bring
+
+  __device__ __forceinline__ RingProducer(const RingBlock& block, const RingPlan& ring_plan,
+                                          const Projection& projection)
+      : b(block), plan(ring_plan), p(projection) {
+    supersteps = p.q.supersteps();
+    const int slabs = p.q.slabs();
+    total = b.first < slabs ? (slabs - b.first + b.step - 1) / b.step * supersteps : 0;
+  }
+  // As many stages as the ring has, of weights only: those need no predecessor.
+  __device__ __forceinline__ void fill() const {
+    RingCursor at;
+    const int count = min(total, plan.stages);
+    for (int i = 0; i < count; ++i, at.next(plan)) weights(at, i / supersteps, i % supersteps);
+  }
+  // Their activations, and all other stages.
+  __device__ __forceinline__ void run() const {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    RingCursor at;
+    for (int i = 0, turn = 0, s = 0; i < total; ++i, at.next(plan)) {
+      if (i >= plan.stages) {
+        barrier_wait(&b.bars->empty[at.stage], at.parity ^ 1);
+        weights(at, turn, s);
+      }
+      activations(at, turn, s);
+      if (++s == supersteps) s = 0, ++turn;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint8_t* stage(const RingCursor& at) const {
+    return b.shared + plan.ring + at.stage * plan.stage;
+  }
+  __device__ __forceinline__ void weights(const RingCursor& at, int turn, int s) const {
+    const uint32_t bytes = static_cast<uint32_t>(kConsumers * p.q.cell_bytes());
+    const size_t cell = p.q.cell(b.first + turn * b.step, b.rank, s, 0);
+    barrier_expect(&b.bars->full[at.stage], bytes);
+    bulk_copy(stage(at), p.weights + cell * p.q.cell_bytes(), bytes, &b.bars->full[at.stage]);
+  }
+  __device__ __forceinline__ void activations(const RingCursor& at, int turn, int s) const {
+    const int stride = act_stride(p.out.m), group = s * arith::kQ4Lanes + b.rank * p.q.per_block(),
+              groups = min(p.q.groups - group, p.q.per_block());
+    if (groups <= 0 || (plan.act_step && turn > 0)) {
+      barrier_arrive(&b.bars->full[at.stage]);
+      return;
+    }
+    const uint32_t bytes = static_cast<uint32_t>(groups * stride);
+    barrier_expect(&b.bars->full[at.stage], bytes);
+    bulk_copy(plan.act_step ? b.shared + plan.act + s * plan.act_step : stage(at) + plan.act,
+              p.act + static_cast<size_t>(group) * stride, bytes, &b.bars->full[at.stage]);
+  }
+};
+
+// A warp: one lane of the contract, R tiles.
+template <int R, int Sets>
+__device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan& plan,
+                                             const Projection& p) {
+  const Q4Shape& q = p.q;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int slabs = q.slabs(), supersteps = q.supersteps();
+  const int own_groups =
+      (q.groups - b.rank * kLanes - warp % kLanes + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+  const ActOffsets<Sets> offsets(lane, p.out.m);
+  const int own_act = warp % kLanes * act_stride(p.out.m);
+  TileSum<Sets>* sums = reinterpret_cast<TileSum<Sets>*>(b.shared + plan.sums) +
+                        (warp % kLanes * q.slab_tiles() + warp / kLanes * R) * 32 + lane;
+  const uint8_t* stages = b.shared + plan.ring;
+  RingCursor at;
+  uint32_t taken = 1;  // parity
+  for (int slab = b.first; slab < slabs; slab += b.step, taken ^= 1) {
+    TileSum<Sets> sum[R] = {};
+    const uint8_t* resident = b.shared + plan.act + own_act;
+    for (int s = 0; s < supersteps; ++s, resident += plan.act_step) {
+      const uint8_t* stage = stages + at.stage * plan.stage;
+      uint64_t* empty = &b.bars->empty[at.stage];
+      barrier_wait(&b.bars->full[at.stage], at.parity);
+      at.next(plan);
+      Cell<R> cell;
+      cell.load(stage + warp * (R * kTileBytes), lane);
+      const ActFragment<Sets> x =
+          offsets.load(plan.act_step ? resident : stage + plan.act + own_act);
+      __syncwarp();  // every lane has its part
+      if (lane == 0) barrier_arrive(empty);
+      if (s >= own_groups) continue;
+      if (x.plain()) {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+          tile_fma<Sets, true>(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], x);
+      } else {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+          tile_fma<Sets, false>(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], x);
+      }
+    }
+    barrier_wait(&b.bars->taken, taken);  // the sums of the slab before
+#pragma unroll
+    for (int r = 0; r < R; ++r) sums[r * 32] = unscaled(sum[r]);
+    barrier_arrive(&b.bars->sums);
+  }
 }
 
-// Places of consecutive stages in the ring: a stage does not wrap.
-struct RingPlace {
-  uint32_t at = 0, next = 0,
-           count = 0;  // byte of the ring; the same, counted without end; stages so far
-  // The stage's place; the ring's next byte is behind it.
-  __device__ __forceinline__ uint32_t take(uint32_t bytes, uint32_t ring_bytes) {
-    if (at + bytes > ring_bytes) next += ring_bytes - at, at = 0;
-    const uint32_t start = at;
-    at += bytes, next += bytes;
-    ++count;
-    return start;
-  }
-};
-
-// One thread.
-struct RingProducer {
-  RingPlace place;
-  uint32_t tail = 0;  // oldest stage not known to be free
-
-  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan,
-                                      const uint8_t* weights, const Q4Shape& q) {
-    const uint32_t bytes = static_cast<uint32_t>(kConsumers * q.cell_bytes()),
-                   ring_bytes = static_cast<uint32_t>(plan.ring_bytes);
-    const int slabs = q.slabs(), supersteps = q.supersteps();
-    for (int slab = b.first; slab < slabs; slab += b.step) {
-      const uint8_t* from = weights + q.cell(slab, b.rank, 0, 0) * q.cell_bytes();
-      for (int s = 0; s < supersteps; ++s, from += bytes) {
-        const uint32_t index = place.count, start = place.take(bytes, ring_bytes);
-        while (tail < index && (index - tail >= kStages ||
-                                place.next - b.bars->start[tail % kStages] > ring_bytes)) {
-          barrier_wait(&b.bars->empty[tail % kStages], tail / kStages % 2);
-          ++tail;
-        }
-        b.bars->start[index % kStages] = place.next - bytes;
-        barrier_expect(&b.bars->full[index % kStages], bytes);
-        bulk_copy(b.shared + plan.ring + start, from, bytes, &b.bars->full[index % kStages]);
-      }
-    }
-  }
-};
-
-struct RingConsumer {
-  RingPlace place;
-  uint32_t act_parity = 0, passes = 0;
-
-  template <int R>
-  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan,
-                                      const Projection& p) {
-    const Q4Shape& q = p.q;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int slabs = q.slabs(), supersteps = q.supersteps(),
-              with_inputs = act_supersteps(q, b.rank);
-    const int own_groups =
-        (q.groups - b.rank * q.per_block() - warp + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
-    const bool cycle = with_inputs > plan.slots;
-    constexpr uint32_t kBytes = kConsumers * R * kTileBytes;
-    const ActOffsets offsets(lane, p.out.m);
-    const uint8_t* x = b.shared + plan.act + warp * act_stride(p.out.m);
-    float4* sums = reinterpret_cast<float4*>(b.shared + plan.sums);
-    int slot = 0;
-    bool fresh = true;  // the slots have not been waited for
-    for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
-      float sum[R][4] = {};
-      if (!cycle) slot = 0;
-      for (int s = 0; s < supersteps; ++s) {
-        const uint32_t index = place.count,
-                       start = place.take(kBytes, static_cast<uint32_t>(plan.ring_bytes));
-        Cell<R> cell;
-        barrier_wait(&b.bars->full[index % kStages], index / kStages % 2);
-        cell.load(b.shared + plan.ring + start + warp * (R * kTileBytes), lane);
-        __syncwarp();  // every lane has its part
-        if (lane == 0) barrier_arrive(&b.bars->empty[index % kStages]);
-        if (s >= with_inputs) continue;
-        if (fresh || cycle) {
-          barrier_wait(&b.bars->act[slot], act_parity >> slot & 1u);
-          act_parity ^= 1u << slot;
-        }
-        if (s < own_groups) {
-          const ActFragment fragment = offsets.load(x + slot * plan.slot);
-#pragma unroll
-          for (int r = 0; r < R; ++r)
-            tile_fma(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], fragment);
-        }
-        if (cycle) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&b.bars->act_empty[slot]);
-        }
-        if (++slot == plan.slots) slot = 0;
-      }
-      fresh = false;
-      barrier_wait(&b.bars->taken, (passes % 2) ^ 1);  // the sums of the slab before
-#pragma unroll
-      for (int r = 0; r < R; ++r)
-        sums[(warp * R + r) * 32 + lane] = {sum[r][0], sum[r][1], sum[r][2], sum[r][3]};
-      barrier_arrive(&b.bars->sums);
-    }
-  }
-};
-
 struct RingReducer {
-  uint32_t passes = 0, act_empty_parity = 0;
+  uint32_t passes = 0;
 
-  // reducer: 0 .. kReducers-1, a warp. The activations' bytes must be there.
+  // reducer: 0 .. kReducers-1, a warp. What the results are added to must be there.
+  template <int Sets>
   __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan, const Projection& p,
                                       int reducer) {
     const Q4Shape& q = p.q;
     const Output& out = p.out;
-    const int lane = threadIdx.x % 32, slab_tiles = q.tiles, slabs = q.slabs();
-    if (reducer == 0 && lane == 0 && b.first < slabs) bring_activations(b, plan, p);
-    __syncwarp();
+    const int lane = threadIdx.x % 32, slab_tiles = q.slab_tiles(), slabs = q.slabs();
     for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * out.m;
          task += gridDim.x * kReducers) {
       const int r = task / out.m, i = task % out.m;
@@ -323,18 +360,20 @@ struct RingReducer {
       if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
     }
 
-    const float4* sums = reinterpret_cast<const float4*>(b.shared + plan.sums);
+    using Sum = TileSum<Sets>;
+    const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
     const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
               other = 1 - b.rank;
     for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
-      float4* inbox = reinterpret_cast<float4*>(b.shared + plan.exchange +
-                                                static_cast<int>(passes % 2) * plan.inbox);
+      Sum* inbox = reinterpret_cast<Sum*>(b.shared + plan.exchange +
+                                          static_cast<int>(passes % 2) * plan.inbox);
       uint64_t* arrived = &b.bars->exchange[passes % 2];
-      if (reducer == 0 && lane == 0) barrier_expect(arrived, static_cast<uint32_t>(owned * 512));
+      if (reducer == 0 && lane == 0)
+        barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
       barrier_wait(&b.bars->sums, passes % 2);
       for (int i = reducer; i < slab_tiles; i += kReducers) {
-        const float4 v = tree4<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
-        float4* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
+        const Sum v = tree<kLanes>(sums + i * 32 + lane, slab_tiles * 32);
+        Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
         if (i % 2 == b.rank) *place = v;
         else send(place, arrived, other, v);
       }
@@ -343,36 +382,8 @@ struct RingReducer {
       barrier_wait_cluster(arrived, passes / 2 % 2);
       for (int i = reducer; i < owned; i += kReducers)
         out.store(slab * slab_tiles + i * 2 + b.rank, lane,
-                  tree4<2>(inbox + i * 32 + lane, owned_most * 32));
+                  tree<2>(inbox + i * 32 + lane, owned_most * 32));
       named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
-    }
-  }
-
- private:
-  __device__ __forceinline__ void bring_activations(const RingBlock& b, const RingPlan& plan,
-                                                    const Projection& p) {
-    const Q4Shape& q = p.q;
-    const int stride = act_stride(p.out.m), with_inputs = act_supersteps(q, b.rank),
-              per_block = q.per_block();
-    const bool cycle = with_inputs > plan.slots;
-    const int passes_here = (q.slabs() - b.first + b.step - 1) / b.step,
-              total = cycle ? with_inputs * passes_here : with_inputs;
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-    for (int i = 0, s = 0, slot = 0; i < (cycle ? total + plan.slots : total); ++i) {
-      if (i >= plan.slots) {  // only where slots are used again: the use before has ended
-        barrier_wait(&b.bars->act_empty[slot], act_empty_parity >> slot & 1u);
-        act_empty_parity ^= 1u << slot;
-      }
-      if (i < total) {
-        const int group = s * arith::kQ4Lanes + b.rank * per_block,
-                  count = min(q.groups - group, per_block);
-        barrier_expect(&b.bars->act[slot], static_cast<uint32_t>(count * stride));
-        bulk_copy(b.shared + plan.act + slot * plan.slot,
-                  p.act + static_cast<size_t>(group) * stride,
-                  static_cast<uint32_t>(count * stride), &b.bars->act[slot]);
-      }
-      if (++s == with_inputs) s = 0;
-      if (++slot == plan.slots) slot = 0;
     }
   }
 };

@@ -34,7 +34,7 @@ constexpr int kSpanChunks = 16;
 // 4-bit projections: 22-bit block fixed point activations (quant.h).
 constexpr int kGroup = 32;
 constexpr int kDigits = 3;
-constexpr int kMinExponent = -100;
+constexpr int kMinExponent = -100, kMaxExponent = 108;
 
 constexpr float kL2Eps =
     1e-6f;  // inside the root of the delta rule's l2 norms; not the model's rms_eps

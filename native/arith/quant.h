@@ -3,8 +3,9 @@
 //
 // For a row's group: a = max|x|, e = floor(log2 a) but at least -100; q = rint(x * 2^(21-e)), |q|
 // <= 2^22, scale 2^(e-21). q = d2*65536 + d1*256 + d0 with signed 8-bit digits. a = 0: all zero.
-// Any NaN or infinity in the group makes the scale NaN, so that it reaches the step's outputs and
-// is refused there: integers alone would hide it. y = sum over groups, kQ4Lanes lanes, each term
+// A NaN, an infinity or an |x| from 2^109 up in the group makes the scale NaN, so that it reaches the
+// step's outputs and is refused there: integers alone would hide it, and below 2^109 every way of
+// forming the terms stays finite. y = sum over groups, kQ4Lanes lanes, each term
 // fma(float(c), weight_scale * scale, lane), c = sum w*q exact in int32.
 #pragma once
 
@@ -16,18 +17,18 @@
 namespace vcuda::arith {
 
 // Largest |x| of a group as bits (comparing magnitudes as integers also puts NaN above everything)
-// -> e, or 128 for "not finite".
+// -> e, or 128 for "not finite" and what is treated alike.
 ARITH_HD int group_exponent(uint32_t max_magnitude_bits) {
   const int e = static_cast<int>(max_magnitude_bits >> 23) - 127;
-  return e < kMinExponent ? kMinExponent : e;
+  return e < kMinExponent ? kMinExponent : e > kMaxExponent ? 128 : e;
 }
 
 ARITH_HD float exponent_to_scale(
-    int e) {  // 2^(e-21): e in [-100, 127], a normal number; NaN when not finite
+    int e) {  // 2^(e-21): e in [-100, 108], a normal number; NaN when not finite
   return as_float(e > 127 ? 0x7fc00000u : static_cast<uint32_t>(e - 21 + 127) << 23);
 }
 
-// q for x, |x| < 2^(e+1). The factor 2^(21-e) is up to 2^121 and at least 2^-106: a normal number,
+// q for x, |x| < 2^(e+1). The factor 2^(21-e) is up to 2^121 and at least 2^-87: a normal number,
 // the product is exact or rounds once in the denormals, which rint then takes to 0.
 ARITH_HD int32_t fixed_point(float x, int e) {
   const float factor = as_float(static_cast<uint32_t>(21 - e + 127) << 23);

@@ -73,7 +73,8 @@ class CudaBackend final : public Backend {
            p.major, p.minor);
     }
     check(e, "open");
-    // Code for an older device (80-virtual, for tests of that path) has none of Hopper's instructions.
+    // Code for an older device (80-virtual, for tests of that path) has none of Hopper's
+    // instructions.
     const bool hopper = attributes.ptxVersion >= 90;
     limits_ = find_limits(p, hopper);
     stream_.create(hopper && !environment_flag("VLLM_CUDA_SERIAL", false));

@@ -12,21 +12,17 @@ namespace vcuda::gpu {
 
 struct RingVariant {
   int tiles;
-  void (*kernel[2])(Projection, RingPlan);  // by act_sets - 1
+  void (*kernel[2])(Projection, RingPlan);  // by few_rows
 };
 
 template <int R>
 static constexpr RingVariant ring_variant() {
-  return {R, {kernel_project_ring<R, 1>, kernel_project_ring<R, 2>}};
+  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}};
 }
 
 // Every cut gives the same bits.
 static const RingVariant kRing[] = {
-#if EXP_CONSUMERS == 8
     ring_variant<2>(), ring_variant<5>(), ring_variant<7>(), ring_variant<8>(), ring_variant<11>(),
-#else
-    ring_variant<1>(), ring_variant<3>(), ring_variant<4>(), ring_variant<5>(), ring_variant<6>(),
-#endif
 };
 
 static const RingVariant& ring_variant(int tiles) {
@@ -168,13 +164,13 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int
 void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p,
                 const Stream& stream) {
   if (!matrix.ring) {
-    stream.launch("project", act_sets(p.out.m) == 1 ? kernel_project_q4<1> : kernel_project_q4<2>,
+    stream.launch("project", few_rows(p.out.m) ? kernel_project_q4<true> : kernel_project_q4<false>,
                   dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights,
                   p.q, p.act, p.out);
     return;
   }
   const RingPlan plan = ring_plan(matrix, p.out.m, limits);
-  stream.launch("project", ring_variant(p.q.tiles).kernel[act_sets(p.out.m) - 1],
+  stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);
 }

@@ -26,8 +26,8 @@ struct Limits {
       0;  // ring blocks' clusters that run at once; 0: the device has not the instructions
 };
 
-// What this device can do, with code that was compiled for Hopper or not; raises the kernels' shared
-// memory limit.
+// What this device can do, with code that was compiled for Hopper or not; raises the kernels'
+// shared memory limit.
 Limits find_limits(const cudaDeviceProp&, bool hopper);
 
 // The best cut for rows x 32*groups: the measured one (cuts.h), else by a rule; VLLM_CUDA_Q4_TILES

@@ -1,7 +1,8 @@
 """The CUDA library against the CPU library: every output and the whole state, by bytes.
 
-    python native/tests/test_cuda.py CPU_LIBRARY CUDA_LIBRARY [--checks bits,graphs,cuts,memory]
-        [--sizes tiny,mid,27b:4] [--families hybrid,gdn,attn] [--golden FOLDER]
+    python native/tests/test_cuda.py CPU_LIBRARY CUDA_LIBRARY
+        [--checks bits,graphs,cuts,extremes,memory] [--sizes tiny,mid,27b:4]
+        [--families hybrid,gdn,attn] [--golden FOLDER]
 
 The libraries live in this process and get the same calls. Checks:
 
@@ -9,6 +10,7 @@ The libraries live in this process and get the same calls. Checks:
   graphs        schedules of M that replay each graph at other cursors, 300 tokens, short, long and
                 short contexts; streamed launches and the default beside each other
   cuts          every compiled cut of the projections' rows
+  extremes      activations from 1e-15 to the largest, alike and mixed in a group and a row
   memory        each allocation fails once, then a device that is really full (memory.py)
   architecture  CUDA_LIBRARY has no code for this device: it is refused by name
 
@@ -35,7 +37,7 @@ from arms import Arm, Arms, Different, bind, same
 
 from pyharness.host import abi
 from pyharness.host.session import CallFailed, Session
-from pyharness.inputs.layout import Model
+from pyharness.inputs.layout import Model, TensorType
 from pyharness.inputs.model import load_model
 from pyharness.inputs.synthetic import config_of, described_model
 from pyharness.values import ModelSpec
@@ -96,6 +98,34 @@ def check_graphs(arms: Arms) -> None:
     for _ in range(300):
         arms.step(arms.draw(random, 1))
     arms.state()
+
+
+def extreme_models(model: Model) -> dict[str, Model]:
+    """The model with other weights of one kind of norm, from 2^-24 (the library adds 1, so none is
+    smaller) to 2^105: the final norm's outputs are the head's activations, of post norms the
+    activations of down are about the square.
+    """
+    random, found = np.random.default_rng(11), {}
+    hidden = model.config.hidden
+    for norm, most in (("model.norm", 105), ("post_attention_layernorm", 20)):
+        shapes = {f"2^{e}": np.full(hidden, e) for e in (-24, most)}
+        shapes["groups mixed"] = np.repeat(random.integers(-24, most, hidden // 32), 32)
+        shapes["elements mixed"] = random.integers(-24, most, hidden)
+        for shape, exponents in shapes.items():
+            tensors = []
+            for t in model.tensors:
+                if t.name.endswith(f"{norm}.weight"):
+                    data = np.ldexp(random.choice([-1.0, 1.0], hidden), exponents) - 1.0
+                    t = replace(t, type=TensorType.F32, synth=None, data=data.astype(np.float32))
+                tensors.append(t)
+            found[f"{norm} {shape}"] = Model(model.config, tensors)
+    return found
+
+
+def check_rows(arms: Arms) -> None:
+    random = np.random.default_rng(13)
+    for m in (1, 2, 4, 5, 8):
+        arms.step(arms.draw(random, m))
 
 
 def cuts() -> list[str]:
@@ -163,11 +193,16 @@ def main() -> int:
         variant("streamed", VLLM_CUDA_STREAMED="1"),
         variant("one by one", VLLM_CUDA_SERIAL="1"),
     ]
+    simple = variant("simple kernel", VLLM_CUDA_Q4_TILES="0")
     runs: dict[str, Callable[[str, Model], str]] = {
         "bits": lambda name, model: compare(
             name, model, [cuda], lambda arms: check_bits(arms, prefixes, rows)
         ),
         "graphs": lambda name, model: compare(name, model, ways, check_graphs),
+        "extremes": lambda name, model: "; ".join(
+            f"{shape}: " + compare(f"{name}, {shape}", extreme, [cuda, simple], check_rows)
+            for shape, extreme in extreme_models(model).items()
+        ),
         "cuts": lambda name, model: compare(
             name,
             model,

@@ -1,16 +1,14 @@
-// Quantized activations (arith/quant.h) as the B fragments of mma.sync.m16n8k16 over float16.
-//
-// q = 4096 * high + low, high in [-1024, 1024], low in [-2048, 2047]: integers that float16 holds
-// exactly, also times a power of two. A group whose exponent e lies in [kLeastExponent,
-// kMostExponent] is stored as high * 2^(e-1) and low * 2^(e-1), and its factor is 1; another one as
-// high and low, and its factor is 2^(e-1), by which the projection multiplies. q4_tile.cuh says why
-// 2^(e-1), and why every sum is exact.
+// Quantized activations (arith/quant.h) in the order of mma.sync.m16n8k32's B fragment.
 //
 // Rows in blocks of 8; a block of m rows is [groups] of act_stride(m) bytes. Of one group:
-//   digits [m][high, low][4][16]: thread t: inputs (4t, 4t+2), (4t+1, 4t+3), 16 + the same
-//   bias   [m][16]: b, b', 16 b, 16 b' with b = -8 * sum high, b' = -8 * sum low, as the
-//          accumulators count (weights are stored as 0..15): their starts
-//   factor [m] floats, padded to 16 bytes
+//   hi [m][4][16]: thread t of a row: digit 2 of inputs 4t..4t+3 and 16+4t..16+4t+3, then digit 1
+//     of the same
+//   lo [m][4][8]: digit 0 likewise
+//   start [48 or 32]s: where the digits' accumulators start, as the four registers that each
+//     instruction takes: two for the tile's rows 0..7, two for rows 8..15 (q4_tile.cuh). Many rows
+//     [pairs of rows][digit 2, 1, 0]: both rows'; few [m][(digits 2, 1), (digit 0, digit 0)].
+//   scale [m]: float
+// Few rows are at most 4: their digits 2 and 1 share an instruction (q4_tile.cuh).
 #pragma once
 
 #include "arith/quant.h"
@@ -18,73 +16,86 @@
 
 namespace vcuda::gpu {
 
-constexpr int kLeastExponent = -23, kMostExponent = 5;
+// Whether a block of m rows has this form.
+__host__ __device__ __forceinline__ constexpr bool few_rows(int m) { return m <= 4; }
 
-__host__ __device__ __forceinline__ int act_stride(int m) { return m * 144 + (m + 3) / 4 * 16; }
+__host__ __device__ __forceinline__ int act_start(int m) { return m * 96; }  // offsets in a group
+__host__ __device__ __forceinline__ int act_scale(int m) {
+  return m * 96 + (few_rows(m) ? m * 32 : (m + 1) / 2 * 48);
+}
+__host__ __device__ __forceinline__ int act_stride(int m) {
+  return (act_scale(m) + m * 4 + 15) / 16 * 16;
+}
 
 __host__ __device__ __forceinline__ size_t act_block_offset(int groups, int block) {
   return static_cast<size_t>(block) * groups * act_stride(kRowBlock);
 }
 
-// One group of row `row` of m, as one thread sees it: its exponent, and where the group lies.
-struct ActGroup {
-  uint8_t* digits;  // of the row
-  float4* bias;
-  float* factor;
-  int e;
-  bool zero, plain;  // no input counts; the factor is 1
+// An accumulator that starts at kMagicBits ends as the bits of the float 1.5 * 2^23 plus its sum,
+// while that is below 2^22 in magnitude: it needs no conversion (q4_tile.cuh).
+constexpr int kMagicBits = 0x4b400000;
 
-  // most: the largest |x| of the group as bits.
-  __device__ __forceinline__ ActGroup(uint32_t most, uint8_t* act, int groups, int group, int row,
-                                      int m) {
-    const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
-              r = row % kRowBlock;
-    uint8_t* to =
-        act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
-    digits = to + r * 128;
-    bias = reinterpret_cast<float4*>(to + rows * 128) + r;
-    factor = reinterpret_cast<float*>(to + rows * 144) + r;
-    e = arith::group_exponent(most);
-    zero = e > 127 || most == 0;
-    plain = most == 0 || (e >= kLeastExponent && e <= kMostExponent);
+// A group's sums of digits 2, 1 and 0, each at most 4096 in magnitude.
+struct DigitSums {
+  int sums[3];
+
+  // Two sums in one integer, which can be added as it is.
+  __device__ __forceinline__ static int upper(int d2, int d1) { return d2 * 65536 + d1; }
+  __device__ __forceinline__ DigitSums(int both, int d0) {
+    const int d1 = static_cast<int16_t>(both);
+    sums[0] = (both - d1) >> 16, sums[1] = d1, sums[2] = d0;
   }
-  __device__ __forceinline__ static float power(int n) {  // 2^n, a normal number
-    return arith::as_float(static_cast<uint32_t>(n + 127) << 23);
-  }
-  __device__ __forceinline__ float unit() const { return plain && !zero ? power(e - 1) : 1.0f; }
-  // Float16 bits of the high and the low digit of x; adds them to the sums.
-  __device__ __forceinline__ uint2 split(float x, int& high_sum, int& low_sum) const {
-    const int32_t q = zero ? 0 : arith::fixed_point(x, e), high = (q + 2048) >> 12,
-                  low = q - high * 4096;
-    high_sum += high, low_sum += low;
-    const float u = unit();
-    return {__half_as_ushort(__float2half_rn(static_cast<float>(high) * u)),
-            __half_as_ushort(__float2half_rn(static_cast<float>(low) * u))};
-  }
-  // By one thread, which has the group's sums.
-  __device__ __forceinline__ void finish(int high_sum, int low_sum) const {
-    const float u = unit() * (-8.0f / 16777216.0f), high = static_cast<float>(high_sum) * u,
-                low = static_cast<float>(low_sum) * u;
-    *bias = {high, low, 16.0f * high, 16.0f * low};
-    *factor = plain ? 1.0f : e > 127 ? arith::as_float(0x7fc00000u) : power(e - 1);
+  // Starts and scale of row r of `rows` in a group with exponent e. Weights are stored as 0..15, so
+  // a digit's sum starts at -8 times the digits' sum; rows 8..15 of a tile count sixteenths.
+  __device__ __forceinline__ void write(uint8_t* group, int rows, int r, int e) const {
+    int* start = reinterpret_cast<int*>(group + act_start(rows));
+    int low[3], high[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      low[i] = kMagicBits - 8 * sums[i], high[i] = kMagicBits - 128 * sums[i];
+    if (few_rows(rows)) {
+      int4* four = reinterpret_cast<int4*>(start) + r * 2;
+      four[0] = {low[0], low[1], high[0], high[1]}, four[1] = {low[2], low[2], high[2], high[2]};
+    } else {
+      start += r / 2 * 12 + r % 2;
+#pragma unroll
+      for (int i = 0; i < 3; ++i) start[4 * i] = low[i], start[4 * i + 2] = high[i];
+    }
+    reinterpret_cast<float*>(group + act_scale(rows))[r] = arith::exponent_to_scale(e);
   }
 };
 
-// A warp holds one group of row `row` of m: lane k has input k.
+// A warp holds one group of row `row` of m: lane k has input k. Writes the group's part of act.
 __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, int groups,
                                                int group, int row, int m) {
-  const ActGroup g(warp_max(arith::as_bits(x) & 0x7fffffffu), act, groups, group, row, m);
-  int high = 0, low = 0;
-  const uint2 own = g.split(x, high, low);
-  high = warp_sum(high), low = warp_sum(low);
-  const uint32_t both = own.x | own.y << 16, other = __shfl_down_sync(kFull, both, 2);
-  if (lane % 4 < 2) {
-    uint32_t* to =
-        reinterpret_cast<uint32_t*>(g.digits + lane % 16 / 4 * 16) + lane / 16 * 2 + lane % 4;
-    to[0] = (both & 0xffffu) | other << 16;
-    to[16] = both >> 16 | (other & 0xffff0000u);
+  const uint32_t most = warp_max(arith::as_bits(x) & 0x7fffffffu);
+  const int e = arith::group_exponent(most);
+  const int32_t q = e > 127 || most == 0 ? 0 : arith::fixed_point(x, e);
+  int8_t d2, d1, d0;
+  arith::split_digits(q, d2, d1, d0);
+  const DigitSums sums(warp_sum(DigitSums::upper(d2, d1)), warp_sum(d0));
+
+  // Four neighbours' bytes make a word; lane 4j ends up with the words of inputs 4j..4j+3.
+  uint32_t hi = static_cast<uint8_t>(d2) | static_cast<uint32_t>(static_cast<uint8_t>(d1))
+                                               << 16;  // bytes 0 and 2
+  uint32_t lo = static_cast<uint8_t>(d0);
+  hi |= __shfl_down_sync(kFull, hi, 1) << 8;  // d2 of k, k+1 | d1 of k, k+1
+  lo |= __shfl_down_sync(kFull, lo, 1) << 8;
+  const uint32_t hi2 = __shfl_down_sync(kFull, hi, 2);
+  lo |= __shfl_down_sync(kFull, lo, 2) << 16;
+
+  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
+            r = row % kRowBlock;
+  uint8_t* to =
+      act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
+  if (lane % 4 == 0) {
+    const int half = lane / 16, t = lane % 16 / 4;
+    uint32_t* words = reinterpret_cast<uint32_t*>(to + r * 64 + t * 16);
+    words[half] = (hi & 0xffffu) | hi2 << 16;
+    words[2 + half] = hi >> 16 | (hi2 & 0xffff0000u);
+    *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = lo;
   }
-  if (lane == 0) g.finish(high, low);
+  if (lane == 0) sums.write(to, rows, r, e);
 }
 
 // The same where eight neighbouring threads hold a group, thread k of them the inputs 4 k .. 4 k +
@@ -97,19 +108,34 @@ __device__ __forceinline__ void quantize_quad(float4 x, int lane, uint8_t* act, 
   for (int i = 0; i < 4; ++i) most = max(most, arith::as_bits(v[i]) & 0x7fffffffu);
 #pragma unroll
   for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n));
-  const ActGroup g(most, act, groups, group, row, m);
-  int high = 0, low = 0;
-  uint2 d[4];
+  const int e = arith::group_exponent(most);
+  uint32_t words[3] = {};  // digits 2, 1, 0 of the four inputs
 #pragma unroll
-  for (int i = 0; i < 4; ++i) d[i] = g.split(v[i], high, low);
+  for (int i = 0; i < 4; ++i) {
+    const int32_t q = e > 127 || most == 0 ? 0 : arith::fixed_point(v[i], e);
+    int8_t d[3];
+    arith::split_digits(q, d[0], d[1], d[2]);
+#pragma unroll
+    for (int j = 0; j < 3; ++j)
+      words[j] |= static_cast<uint32_t>(static_cast<uint8_t>(d[j])) << (8 * i);
+  }
+  constexpr uint32_t kOnes = 0x01010101u;
+  int upper = DigitSums::upper(__dp4a(static_cast<int>(words[0]), static_cast<int>(kOnes), 0),
+                               __dp4a(static_cast<int>(words[1]), static_cast<int>(kOnes), 0)),
+      lower = __dp4a(static_cast<int>(words[2]), static_cast<int>(kOnes), 0);
 #pragma unroll
   for (int n = 1; n < 8; n *= 2)
-    high += __shfl_xor_sync(kFull, high, n), low += __shfl_xor_sync(kFull, low, n);
+    upper += __shfl_xor_sync(kFull, upper, n), lower += __shfl_xor_sync(kFull, lower, n);
   if (group >= groups) return;
-  uint2* to = reinterpret_cast<uint2*>(g.digits + lane % 4 * 16) + lane % 8 / 4;
-  to[0] = {d[0].x | d[2].x << 16, d[1].x | d[3].x << 16};
-  to[8] = {d[0].y | d[2].y << 16, d[1].y | d[3].y << 16};
-  if (lane % 8 == 0) g.finish(high, low);
+
+  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
+            r = row % kRowBlock, half = lane % 8 / 4, t = lane % 4;
+  uint8_t* to =
+      act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
+  uint32_t* hi = reinterpret_cast<uint32_t*>(to + r * 64 + t * 16);
+  hi[half] = words[0], hi[2 + half] = words[1];
+  *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
+  if (lane % 8 == 0) DigitSums(upper, lower).write(to, rows, r, e);
 }
 
 }  // namespace vcuda::gpu

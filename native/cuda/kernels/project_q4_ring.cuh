@@ -5,8 +5,8 @@
 
 namespace vcuda::gpu {
 
-// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Sets == act_sets(p.out.m).
-template <int R, int Sets>
+// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m).
+template <int R, bool Few>
 static __global__ void __launch_bounds__(kRingThreads, 1)
     kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
@@ -16,10 +16,8 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
     if (threadIdx.x % 32 == 0) {
-      const RingProducer producer(block, plan, p);
-      producer.fill();
-      wait_for_predecessor();
-      producer.run();
+      RingProducer producer(block, plan, p);
+      producer.run([] { wait_for_predecessor(); });
     }
     __syncwarp();
     block.meet();
@@ -27,10 +25,10 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
     wait_for_predecessor();
     block.meet();
     RingReducer reducer;
-    reducer.run<Sets>(block, plan, p, warp - kConsumers - 1);
+    reducer.run<Few>(block, plan, p, warp - kConsumers - 1);
   } else {
+    ring_consume<R, Few>(block, plan, p);
     block.meet();
-    ring_consume<R, Sets>(block, plan, p);
   }
 #endif
 }

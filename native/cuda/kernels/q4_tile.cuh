@@ -1,129 +1,152 @@
-// The arithmetic of one tile: 16 rows, one group of 32 inputs, up to 8 rows of activations (bits
-// contract, section 3), on the tensor cores' float16.
+// The arithmetic of one tile: 16 rows, one group of 32 inputs, 8 rows of activations (bits
+// contract, section 3), with few instructions, because their number bounds a projection:
 //
-// A nibble in the low bits of a float16 is a denormal: w at bits 0..3 is w * 2^-24, at bits 4..7 it
-// is 16 w * 2^-24, so a mask is all that unpacks it. The tile's rows 0..7 are the former,
-// rows 8..15 the latter. Products with the activations' digits and their sums are integers below
-// 2^24 of one unit: float32 accumulators hold them exactly, in whatever order and width the tensor
-// cores add. The contract's float(c), c = 4096 * sum w*high + sum w*low, is then one fma, which
-// rounds once.
+// Nibbles are masked and not shifted, so rows 8..15 count sixteenths: their lane sums are 16 times
+// the contract's until they are written (unscaled). Powers of two lose no bit: a term is a multiple
+// of 2^-145, and the largest exponent of a group keeps everything finite (arith/quant.h).
 //
-// Units: with digits times 2^(e-1) a sum counts 2^(e-25), which is the contract's scale 2^(e-21)
-// over 16, or the scale itself in rows 8..15: no scale is left to multiply by, and lane sums of
-// rows 0..7 are 1/16 of the contract's until they are written (unscaled). A sixteenth, because then
-// no lane sum can lose a bit to denormals: terms are multiples of 2^(e-25) * 2^-24 >= 2^-149. The
-// digits' own range, 2^-24 to 2^15, bounds e (act.cuh); other groups keep their factor for the end.
-// Inputs from 2^119 up may overflow where the contract's would not: infinity, so the step is
-// refused.
+// Integer accumulators start at kMagicBits and so end as floats F = M + s, M = 1.5 * 2^23, of a
+// digit's sum s. With the activations' scale x the contract's float(c) * x, c = 65536 s2 + 256 s1 +
+// s0, is three fma: t = 65536 x F2 - 65793 M x = x (65536 s2 - 257 M), u = 256 x F1 + t = x (65536
+// s2
+// + 256 s1 - M), x F0 + u. t and u are exact: multiples of 2^8 x below 2^32 x (rows 8..15: of 2^12
+// x, below 2^36 x). The last fma rounds as the contract's conversion of c does, and the scale being
+// a power of two, the product with the weights' scale is the contract's term.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/act.cuh"
 #include "kernels/q4_layout.cuh"
 
 namespace vcuda::gpu {
 
-// Columns of an accumulator are rows of activations times digit: one of at most 4 rows, two beyond.
-__host__ __device__ __forceinline__ constexpr int act_sets(int m) { return m > 4 ? 2 : 1; }
-
-// What a thread needs of a group's activations: of each set, B fragments (column n of a set is row
-// n/2, high or low), and the accumulators' starts and factor of its row t.
-template <int Sets>
-struct ActFragment {
-  uint4 digits[Sets];
-  float4 bias[Sets];
-  float factor[Sets];
-
-  __device__ __forceinline__ bool plain() const {
-    bool all = true;
-#pragma unroll
-    for (int s = 0; s < Sets; ++s) all = all && factor[s] == 1.0f;
-    return __all_sync(kFull, all);
+// The factors of one row of activations.
+struct ActScale {
+  float f2, f1, f0, t;
+  __device__ __forceinline__ explicit ActScale(float x)
+      : f2(65536.0f * x), f1(256.0f * x), f0(x), t(-65793.0f * 12582912.0f * x) {}
+  // float(c) * x of three accumulators.
+  __device__ __forceinline__ float combine(int d2, int d1, int d0) const {
+    using arith::fma32;
+    return fma32(__int_as_float(d0), f0,
+                 fma32(__int_as_float(d1), f1, fma32(__int_as_float(d2), f2, t)));
   }
 };
 
-// Threads of rows beyond m read a row that exists: columns are independent, and those results are
-// dropped.
-template <int Sets>
+// What a thread needs of a group's activations, and where it finds it. lane = 4 * column + t.
+//
+// Many rows (Few false): columns are rows of activations, one instruction a digit; the thread gets
+// the sums of columns 2t and 2t+1. Few rows: columns 2j and 2j+1 are digits 2 and 1 of row j, and
+// of a second instruction column 2j is digit 0: two instructions, and all digits of row t meet in
+// thread t. Threads of rows beyond m read one that exists: columns are independent, and those
+// results are dropped.
+template <bool Few>
+struct ActFragment;
+
+template <>
+struct ActFragment<false> {
+  uint4 hi;  // digit 2: two words, digit 1: two words
+  uint2 lo;  // digit 0
+  int4 start2, start1, start0;
+  float2 scale;
+};
+
+template <>
+struct ActFragment<true> {
+  uint2 hi, lo;  // digit 2 or 1; digit 0
+  int4 start21, start0;
+  float scale;
+};
+
+template <bool Few>
 struct ActOffsets {
-  int digits[Sets], bias[Sets], factor[Sets];
+  int hi, lo, start, scale;
   __device__ __forceinline__ ActOffsets(int lane, int m) {
-    const int t = lane % 4;
-#pragma unroll
-    for (int s = 0; s < Sets; ++s) {
-      const int column_row = min(4 * s + lane / 8, m - 1), row = min(4 * s + t, m - 1);
-      digits[s] = column_row * 128 + lane / 4 % 2 * 64 + t * 16;
-      bias[s] = m * 128 + row * 16;
-      factor[s] = m * 144 + row * 4;
-    }
+    const int column = lane / 4, t = lane % 4;
+    const int row = min(Few ? column / 2 : column, m - 1), out = min(t, Few ? m - 1 : (m - 1) / 2);
+    hi = row * 64 + t * 16 + (Few ? column % 2 * 8 : 0);
+    lo = m * 64 + row * 32 + t * 8;
+    start = act_start(m) + out * (Few ? 32 : 48);
+    scale = act_scale(m) + out * (Few ? 4 : 8);
   }
-  __device__ __forceinline__ ActFragment<Sets> load(const uint8_t* group) const {
-    ActFragment<Sets> x;
-#pragma unroll
-    for (int s = 0; s < Sets; ++s) {
-      x.digits[s] = *reinterpret_cast<const uint4*>(group + digits[s]);
-      x.bias[s] = *reinterpret_cast<const float4*>(group + bias[s]);
-      x.factor[s] = *reinterpret_cast<const float*>(group + factor[s]);
-    }
-    return x;
+  __device__ __forceinline__ ActFragment<Few> load(const uint8_t* group) const {
+    using Hi = decltype(ActFragment<Few>::hi);
+    using Scale = decltype(ActFragment<Few>::scale);
+    const Hi digits = *reinterpret_cast<const Hi*>(group + hi);
+    const uint2 last = *reinterpret_cast<const uint2*>(group + lo);
+    const int4* from = reinterpret_cast<const int4*>(group + start);
+    const Scale x = *reinterpret_cast<const Scale*>(group + scale);
+    if constexpr (Few) return {digits, last, from[0], from[1], x};
+    else return {digits, last, from[0], from[1], from[2], x};
   }
 };
 
-// Of each set, a thread's row t of activations with the tile's rows lane/4 and lane/4 + 8.
-template <int Sets>
-struct alignas(8 * Sets) TileSum {
-  float v[Sets][2];
-};
-template <int Sets>
-__device__ __forceinline__ TileSum<Sets> operator+(const TileSum<Sets>& a, const TileSum<Sets>& b) {
-  TileSum<Sets> c;
-#pragma unroll
-  for (int s = 0; s < Sets; ++s)
-    c.v[s][0] = a.v[s][0] + b.v[s][0], c.v[s][1] = a.v[s][1] + b.v[s][1];
-  return c;
-}
-// Lane sums as the contract has them.
-template <int Sets>
-__device__ __forceinline__ TileSum<Sets> unscaled(TileSum<Sets> a) {
-#pragma unroll
-  for (int s = 0; s < Sets; ++s) a.v[s][0] *= 16.0f;
-  return a;
-}
-
-// d = a * b + c over 16 x 8 x 16.
-__device__ __forceinline__ float4 hmma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float4 c) {
-  float4 d;
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+// a * b + start over 16 x 8 x 32: a unsigned, b signed 8-bit.
+__device__ __forceinline__ int4 imma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int4 start) {
+  int4 d;
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%10,%11,%12,%13};"
-      : "=f"(d.x), "=f"(d.y), "=f"(d.z), "=f"(d.w)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c.x), "f"(c.y), "f"(c.z),
-        "f"(c.w));
+      : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start.x), "r"(start.y),
+        "r"(start.z), "r"(start.w));
   return d;
 }
 
-// scales: the float16 of the two rows. Plain: every factor is 1.
-template <int Sets, bool Plain>
-__device__ __forceinline__ void tile_fma(TileSum<Sets>& sum, uint32_t w0, uint32_t w1,
-                                         uint32_t scales, const ActFragment<Sets>& x) {
-  constexpr uint32_t kFirst = 0x000f000fu, kSecond = 0x00f000f0u;
-  const uint32_t a0[4] = {w0 & kFirst, w0 & kSecond, w0 >> 8 & kFirst, w0 >> 8 & kSecond},
-                 a1[4] = {w1 & kFirst, w1 & kSecond, w1 >> 8 & kFirst, w1 >> 8 & kSecond};
-  const float2 scale = __half22float2(*reinterpret_cast<const __half2*>(&scales));
-#pragma unroll
-  for (int s = 0; s < Sets; ++s) {
-    const float4 d =
-        hmma(a1, x.digits[s].z, x.digits[s].w, hmma(a0, x.digits[s].x, x.digits[s].y, x.bias[s]));
-    float c0 = arith::fma32(d.x, 4096.0f, d.y), c1 = arith::fma32(d.z, 4096.0f, d.w);
-    if constexpr (!Plain) c0 *= x.factor[s], c1 *= x.factor[s];
-    sum.v[s][0] = arith::fma32(c0, scale.x, sum.v[s][0]);
-    sum.v[s][1] = arith::fma32(c1, scale.y, sum.v[s][1]);
+// A thread's results of a tile, rows lane/4 and lane/4 + 8. Many rows: columns 2t, 2t+1 of one
+// weight row, then of the other; few: column t of each.
+template <bool Few>
+using TileSum = std::conditional_t<Few, float2, float4>;
+
+// The tiles of one group.
+template <bool Few>
+struct TileMath {
+  ActFragment<Few> x;
+  ActScale first, second;  // of column t, or of columns 2t and 2t+1
+
+  __device__ __forceinline__ explicit TileMath(const ActFragment<Few>& fragment)
+      : x(fragment), first(column(fragment.scale, 0)), second(column(fragment.scale, 1)) {}
+  // scales: the two weight rows' float16.
+  __device__ __forceinline__ void add(TileSum<Few>& sum, uint32_t w0, uint32_t w1,
+                                      uint32_t scales) const {
+    using arith::fma32;
+    const uint32_t a[4] = {w0 & 0x0f0f0f0fu, w0 & 0xf0f0f0f0u, w1 & 0x0f0f0f0fu, w1 & 0xf0f0f0f0u};
+    const float2 w = __half22float2(*reinterpret_cast<const __half2*>(&scales));
+    if constexpr (Few) {
+      const int4 hi = imma(a, x.hi.x, x.hi.y, x.start21), lo = imma(a, x.lo.x, x.lo.y, x.start0);
+      sum.x = fma32(first.combine(hi.x, hi.y, lo.x), w.x, sum.x);
+      sum.y = fma32(first.combine(hi.z, hi.w, lo.z), w.y, sum.y);
+    } else {
+      const int4 d2 = imma(a, x.hi.x, x.hi.y, x.start2), d1 = imma(a, x.hi.z, x.hi.w, x.start1),
+                 d0 = imma(a, x.lo.x, x.lo.y, x.start0);
+      sum.x = fma32(first.combine(d2.x, d1.x, d0.x), w.x, sum.x);
+      sum.y = fma32(second.combine(d2.y, d1.y, d0.y), w.x, sum.y);
+      sum.z = fma32(first.combine(d2.z, d1.z, d0.z), w.y, sum.z);
+      sum.w = fma32(second.combine(d2.w, d1.w, d0.w), w.y, sum.w);
+    }
   }
+
+ private:
+  __device__ __forceinline__ static float column(float x, int) { return x; }
+  __device__ __forceinline__ static float column(float2 x, int i) { return i == 0 ? x.x : x.y; }
+};
+
+// Lane sums as the contract has them.
+__device__ __forceinline__ float2 unscaled(float2 v) { return {v.x, v.y * 0.0625f}; }
+__device__ __forceinline__ float4 unscaled(float4 v) {
+  return {v.x, v.y, v.z * 0.0625f, v.w * 0.0625f};
 }
 
-// Tree over L values stride apart.
-template <int L, class T>
-__device__ __forceinline__ T tree(const T* v, int stride) {
+__device__ __forceinline__ float2 add(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+// The adjacency tree over L values stride apart.
+template <int L, class V>
+__device__ __forceinline__ V tree(const V* v, int stride) {
   if constexpr (L == 1) return v[0];
-  else return tree<L / 2>(v, stride) + tree<L / 2>(v + (L / 2) * stride, stride);
+  else return add(tree<L / 2>(v, stride), tree<L / 2>(v + (L / 2) * stride, stride));
 }
 
 // Where a projection's results go.
@@ -132,19 +155,35 @@ struct Output {
   int ld, rows, m;
   bool add;  // y += instead of y =
 
-  template <int Sets>
-  __device__ __forceinline__ void store(int tile, int lane, const TileSum<Sets>& v) const {
-    const int row = tile * 16 + lane / 4, column = lane % 4;
-#pragma unroll
-    for (int s = 0; s < Sets; ++s) {
-      store(row, 4 * s + column, v.v[s][0]);
-      store(row + 8, 4 * s + column, v.v[s][1]);
-    }
+  // f(y's element, a thread's value of it) for each of a tile's results that exist.
+  template <class F>
+  __device__ __forceinline__ void each(int tile, int lane, float4& v, F f) const {
+    const int row = tile * 16 + lane / 4, column = lane % 4 * 2;
+    one(row, column, v.x, f), one(row, column + 1, v.y, f);
+    one(row + 8, column, v.z, f), one(row + 8, column + 1, v.w, f);
   }
-  __device__ __forceinline__ void store(int row, int column, float v) const {
-    if (row >= rows || column >= m) return;
-    float* to = y + static_cast<size_t>(column) * ld + row;
-    *to = add ? *to + v : v;
+  template <class F>
+  __device__ __forceinline__ void each(int tile, int lane, float2& v, F f) const {
+    one(tile * 16 + lane / 4, lane % 4, v.x, f), one(tile * 16 + lane / 4 + 8, lane % 4, v.y, f);
+  }
+  // What a tile's results are added to: nothing, or y.
+  template <class V>
+  __device__ __forceinline__ V load(int tile, int lane) const {
+    V v{};
+    if (add) each(tile, lane, v, [](const float* y, float& to) { to = *y; });
+    return v;
+  }
+  template <class V>
+  __device__ __forceinline__ void store(int tile, int lane, V v, V before) const {
+    const V sum = ::vcuda::gpu::add(before, v);
+    if (add) v = sum;
+    each(tile, lane, v, [](float* y, float value) { *y = value; });
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void one(int row, int column, float& v, F f) const {
+    if (row < rows && column < m) f(y + static_cast<size_t>(column) * ld + row, v);
   }
 };
 

@@ -2,25 +2,24 @@
 // block's warps in one projection.
 //
 // Clusters of two blocks share slabs of rows and split the contract's lanes (q4_layout.cuh). In a
-// block, one producer thread streams the cells of all warps through a ring in shared memory
-// (cp.async.bulk, an mbarrier a stage), across passes; W consumer warps each own one lane and R
-// tiles of rows; kReducers warps bring the activations, compute float32 rows of the projection
-// where there are any, and add the lane sums of a slab in shared memory, then, over the cluster, in
-// the block that owns the tile, while the consumers are at the next slab. The adjacency tree makes
-// both splits free of bits.
+// block, one producer thread streams the cells of all warps, and the activations, through a ring in
+// shared memory (cp.async.bulk, an mbarrier a stage), across slabs; consumer warps each own one
+// lane and R tiles of rows; kReducers warps compute float32 rows of the projection where there are
+// any, and add the lane sums of a slab in shared memory, then, over the cluster, in the block that
+// owns the tile, while the consumers are at the next slab. The adjacency tree makes both splits
+// free of bits. Loops are lean: sixty instructions of bookkeeping a stage, each waiting for the one
+// before, took as long as the arithmetic (NOTES.md).
 #pragma once
 
 #include "kernels/q4_tile.cuh"
 
 namespace vcuda::gpu {
 
-#ifndef EXP_CONSUMERS
-#define EXP_CONSUMERS 8
-#endif
-constexpr int kLanes = arith::kQ4Lanes / 2;  // of a block
-constexpr int kConsumers = EXP_CONSUMERS, kReducers = 3,
-              kRingThreads = (kConsumers + 1 + kReducers) * 32;
-constexpr int kStages = 16;  // of a ring at most
+constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
+constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
+constexpr int kStages = 16;                         // of a ring at most
+constexpr int kMostTiles = 12;                      // of a slab
+constexpr int kOwned = kMostTiles / 2 / kReducers;  // tiles that one reducer writes
 
 // Float32 rows over the same inputs; rows 0: none.
 struct FloatRows {
@@ -57,12 +56,11 @@ struct RingPlan {
   // m rows; limit: of shared memory, most: of the ring's weights.
   RingPlan(int tiles, int supersteps, int passes, int m, int limit, int most) {
     constexpr int cluster = 2;
-    const int tile = act_sets(m) * 256, cells = kConsumers * tiles * kTileBytes,
-              acts = (kLanes * act_stride(m) + 127) / 128 * 128;
+    const int tile = few_rows(m) ? 256 : 512, cells = kConsumers * tiles * kTileBytes,
+              acts = (kConsumers * act_stride(m) + 127) / 128 * 128;
     sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
-    const int slab_tiles = kConsumers / kLanes * tiles;
-    exchange = sums + kLanes * slab_tiles * tile;
-    inbox = cluster * ((slab_tiles + 1) / cluster) * tile;
+    exchange = sums + kConsumers * tiles * tile;
+    inbox = cluster * ((tiles + 1) / cluster) * tile;
     ring = exchange + 2 * inbox;
     stages = most / cells < kStages ? most / cells : kStages;
     if (stages < 2) stages = 2;
@@ -98,6 +96,12 @@ __device__ __forceinline__ void barrier_expect(uint64_t* b, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
+// More bytes for the barrier's phase, which does not end before a barrier_expect.
+__device__ __forceinline__ void barrier_bytes(uint64_t* b, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)),
+               "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nwait_%=:\n"
@@ -122,25 +126,22 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       : "memory");
 }
 // A sum into the same place of block `rank` of the cluster, counted by its barrier.
-__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank,
-                                     const TileSum<1>& v) {
+__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, float2 v) {
   asm volatile(
       "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
       "%1, %2;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [to], {%3, %4}, "
       "[bar];\n}" ::"r"(shared_address(place)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.v[0][0]), "f"(v.v[0][1])
+      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y)
       : "memory");
 }
-__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank,
-                                     const TileSum<2>& v) {
+__device__ __forceinline__ void send(const void* place, uint64_t* b, int rank, float4 v) {
   asm volatile(
       "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, "
       "%1, %2;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, "
       "[bar];\n}" ::"r"(shared_address(place)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.v[0][0]), "f"(v.v[0][1]), "f"(v.v[1][0]),
-      "f"(v.v[1][1])
+      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
       : "memory");
 }
 template <int Id, int Threads>
@@ -199,7 +200,7 @@ struct RingBlock {
   __device__ __forceinline__ void init() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i)
-        barrier_init(&bars->full[i], 2), barrier_init(&bars->empty[i], kConsumers);
+        barrier_init(&bars->full[i], 1), barrier_init(&bars->empty[i], kConsumers);
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
       barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -228,99 +229,108 @@ struct RingProducer {
   const RingBlock& b;
   const RingPlan& plan;
   const Projection& p;
-  int supersteps, total;  // stages to bring
+  int supersteps, total;   // stages of a slab, of all slabs
+  uint32_t bytes, stride;  // weights of a stage; activations of a group
+  // Where the walk over all stages stands: weights, and the superstep's place in its slab.
+  const uint8_t* weights;
+  int slab, s = 0;
 
   __device__ __forceinline__ RingProducer(const RingBlock& block, const RingPlan& ring_plan,
                                           const Projection& projection)
-      : b(block), plan(ring_plan), p(projection) {
+      : b(block), plan(ring_plan), p(projection), slab(block.first) {
     supersteps = p.q.supersteps();
-    const int slabs = p.q.slabs();
-    total = b.first < slabs ? (slabs - b.first + b.step - 1) / b.step * supersteps : 0;
+    total = (p.q.slabs() - b.first + b.step - 1) / b.step * supersteps;
+    bytes = static_cast<uint32_t>(kConsumers * p.q.cell_bytes());
+    stride = static_cast<uint32_t>(act_stride(p.out.m));
+    weights = slab_weights();
   }
-  // As many stages as the ring has, of weights only: those need no predecessor.
-  __device__ __forceinline__ void fill() const {
-    RingCursor at;
-    const int count = min(total, plan.stages);
-    for (int i = 0; i < count; ++i, at.next(plan)) weights(at, i / supersteps, i % supersteps);
-  }
-  // Their activations, and all other stages.
-  __device__ __forceinline__ void run() const {
+  // All of it. The first stages' weights need no predecessor: wait() is called behind them.
+  template <class Wait>
+  __device__ __forceinline__ void run(Wait wait) {
+    const int filled = min(total, plan.stages);
+    for (int i = 0; i < filled; ++i, next()) {
+      barrier_bytes(&b.bars->full[i], bytes);
+      bulk_copy(b.shared + plan.ring + i * plan.stage, weights, bytes, &b.bars->full[i]);
+    }
+    wait();
     asm volatile("fence.proxy.async.global;" ::: "memory");
     RingCursor at;
-    for (int i = 0, turn = 0, s = 0; i < total; ++i, at.next(plan)) {
-      if (i >= plan.stages) {
+    const int with_acts = plan.act_step ? supersteps : total;
+    int act_s = 0;  // superstep of the stage at `at`
+    for (int i = 0; i < total; ++i, at.next(plan)) {
+      uint8_t* stage = b.shared + plan.ring + at.stage * plan.stage;
+      uint64_t* full = &b.bars->full[at.stage];
+      const int group = act_s * arith::kQ4Lanes + b.rank * kConsumers,
+                groups = i < with_acts ? min(p.q.groups - group, kConsumers) : 0;
+      const uint32_t act_bytes = groups > 0 ? static_cast<uint32_t>(groups) * stride : 0;
+      if (i >= filled) {
         barrier_wait(&b.bars->empty[at.stage], at.parity ^ 1);
-        weights(at, turn, s);
+        barrier_expect(full, bytes + act_bytes);
+        bulk_copy(stage, weights, bytes, full);
+        next();
+      } else {
+        barrier_expect(full, act_bytes);
       }
-      activations(at, turn, s);
-      if (++s == supersteps) s = 0, ++turn;
+      if (act_bytes)
+        bulk_copy((plan.act_step ? b.shared + act_s * plan.act_step : stage) + plan.act,
+                  p.act + static_cast<size_t>(group) * stride, act_bytes, full);
+      if (++act_s == supersteps) act_s = 0;
     }
   }
 
  private:
-  __device__ __forceinline__ uint8_t* stage(const RingCursor& at) const {
-    return b.shared + plan.ring + at.stage * plan.stage;
+  __device__ __forceinline__ const uint8_t* slab_weights() const {
+    return p.weights + p.q.cell(slab, b.rank, 0, 0) * p.q.cell_bytes();
   }
-  __device__ __forceinline__ void weights(const RingCursor& at, int turn, int s) const {
-    const uint32_t bytes = static_cast<uint32_t>(kConsumers * p.q.cell_bytes());
-    const size_t cell = p.q.cell(b.first + turn * b.step, b.rank, s, 0);
-    barrier_expect(&b.bars->full[at.stage], bytes);
-    bulk_copy(stage(at), p.weights + cell * p.q.cell_bytes(), bytes, &b.bars->full[at.stage]);
-  }
-  __device__ __forceinline__ void activations(const RingCursor& at, int turn, int s) const {
-    const int stride = act_stride(p.out.m), group = s * arith::kQ4Lanes + b.rank * p.q.per_block(),
-              groups = min(p.q.groups - group, p.q.per_block());
-    if (groups <= 0 || (plan.act_step && turn > 0)) {
-      barrier_arrive(&b.bars->full[at.stage]);
-      return;
-    }
-    const uint32_t bytes = static_cast<uint32_t>(groups * stride);
-    barrier_expect(&b.bars->full[at.stage], bytes);
-    bulk_copy(plan.act_step ? b.shared + plan.act + s * plan.act_step : stage(at) + plan.act,
-              p.act + static_cast<size_t>(group) * stride, bytes, &b.bars->full[at.stage]);
+  __device__ __forceinline__ void next() {
+    weights += bytes;
+    if (++s == supersteps) s = 0, slab += b.step, weights = slab_weights();
   }
 };
 
-// A warp: one lane of the contract, R tiles.
-template <int R, int Sets>
+// A warp.
+template <int R, bool Few>
 __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan& plan,
                                              const Projection& p) {
+  static_assert(R <= kMostTiles);
   const Q4Shape& q = p.q;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int slabs = q.slabs(), supersteps = q.supersteps();
   const int own_groups =
-      (q.groups - b.rank * kLanes - warp % kLanes + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
-  const ActOffsets<Sets> offsets(lane, p.out.m);
-  const int own_act = warp % kLanes * act_stride(p.out.m);
-  TileSum<Sets>* sums = reinterpret_cast<TileSum<Sets>*>(b.shared + plan.sums) +
-                        (warp % kLanes * q.slab_tiles() + warp / kLanes * R) * 32 + lane;
+      (q.groups - b.rank * kConsumers - warp + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
+  const ActOffsets<Few> offsets(lane, p.out.m);
+  const int own_act = warp * act_stride(p.out.m);
+  TileSum<Few>* sums = reinterpret_cast<TileSum<Few>*>(b.shared + plan.sums) + warp * R * 32 + lane;
   const uint8_t* stages = b.shared + plan.ring;
   RingCursor at;
   uint32_t taken = 1;  // parity
   for (int slab = b.first; slab < slabs; slab += b.step, taken ^= 1) {
-    TileSum<Sets> sum[R] = {};
+    TileSum<Few> sum[R] = {};
     const uint8_t* resident = b.shared + plan.act + own_act;
     for (int s = 0; s < supersteps; ++s, resident += plan.act_step) {
       const uint8_t* stage = stages + at.stage * plan.stage;
       uint64_t* empty = &b.bars->empty[at.stage];
       barrier_wait(&b.bars->full[at.stage], at.parity);
       at.next(plan);
+      // What the arithmetic needs first comes first.
+      const ActFragment<Few> x =
+          offsets.load(plan.act_step ? resident : stage + plan.act + own_act);
       Cell<R> cell;
       cell.load(stage + warp * (R * kTileBytes), lane);
-      const ActFragment<Sets> x =
-          offsets.load(plan.act_step ? resident : stage + plan.act + own_act);
-      __syncwarp();  // every lane has its part
-      if (lane == 0) barrier_arrive(empty);
-      if (s >= own_groups) continue;
-      if (x.plain()) {
+      auto give_back = [&] {
+        __syncwarp();  // every lane has its part
+        if (lane == 0) barrier_arrive(empty);
+      };
+      // With many tiles the loads are better among the arithmetic than all before it.
+      constexpr bool kLate = R > 8;
+      if (!kLate) give_back();
+      if (s < own_groups) {
+        const TileMath<Few> math(x);
 #pragma unroll
         for (int r = 0; r < R; ++r)
-          tile_fma<Sets, true>(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], x);
-      } else {
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-          tile_fma<Sets, false>(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r], x);
+          math.add(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r]);
       }
+      if (kLate) give_back();
     }
     barrier_wait(&b.bars->taken, taken);  // the sums of the slab before
 #pragma unroll
@@ -333,12 +343,12 @@ struct RingReducer {
   uint32_t passes = 0;
 
   // reducer: 0 .. kReducers-1, a warp. What the results are added to must be there.
-  template <int Sets>
+  template <bool Few>
   __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan, const Projection& p,
                                       int reducer) {
     const Q4Shape& q = p.q;
     const Output& out = p.out;
-    const int lane = threadIdx.x % 32, slab_tiles = q.slab_tiles(), slabs = q.slabs();
+    const int lane = threadIdx.x % 32, slab_tiles = q.tiles, slabs = q.slabs();
     for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * out.m;
          task += gridDim.x * kReducers) {
       const int r = task / out.m, i = task % out.m;
@@ -360,7 +370,7 @@ struct RingReducer {
       if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
     }
 
-    using Sum = TileSum<Sets>;
+    using Sum = TileSum<Few>;
     const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
     const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
               other = 1 - b.rank;
@@ -368,11 +378,16 @@ struct RingReducer {
       Sum* inbox = reinterpret_cast<Sum*>(b.shared + plan.exchange +
                                           static_cast<int>(passes % 2) * plan.inbox);
       uint64_t* arrived = &b.bars->exchange[passes % 2];
+      Sum before[kOwned];  // asked for early: under the stream of weights a load takes long
+#pragma unroll
+      for (int j = 0; j < kOwned; ++j)
+        if (const int i = reducer + j * kReducers; i < owned)
+          before[j] = out.load<Sum>(slab * slab_tiles + i * 2 + b.rank, lane);
       if (reducer == 0 && lane == 0)
         barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
       barrier_wait(&b.bars->sums, passes % 2);
       for (int i = reducer; i < slab_tiles; i += kReducers) {
-        const Sum v = tree<kLanes>(sums + i * 32 + lane, slab_tiles * 32);
+        const Sum v = tree<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
         Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
         if (i % 2 == b.rank) *place = v;
         else send(place, arrived, other, v);
@@ -380,9 +395,11 @@ struct RingReducer {
       barrier_arrive(&b.bars->taken);
       named_barrier<1, kReducers * 32>();  // this block's own sums
       barrier_wait_cluster(arrived, passes / 2 % 2);
-      for (int i = reducer; i < owned; i += kReducers)
-        out.store(slab * slab_tiles + i * 2 + b.rank, lane,
-                  tree<2>(inbox + i * 32 + lane, owned_most * 32));
+#pragma unroll
+      for (int j = 0; j < kOwned; ++j)
+        if (const int i = reducer + j * kReducers; i < owned)
+          out.store(slab * slab_tiles + i * 2 + b.rank, lane,
+                    tree<2>(inbox + i * 32 + lane, owned_most * 32), before[j]);
       named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
     }
   }

@@ -168,6 +168,40 @@ def test_a_row_that_is_not_finite_is_refused_and_undone(row: int, bad: float) ->
         assert [row_bytes(opened, t) for t in (5, *tokens)][1:] == rows
 
 
+def scaled(model: Model, weight: float) -> Model:
+    """The model with this weight, from 1, for every element of its final norm."""
+    tensors = []
+    for t in model.tensors:
+        if t.name == "model.norm.weight":
+            made = generate(retyped(t, TensorType.F32))
+            assert made.data is not None
+            made.data[:] = np.float32(weight) - np.float32(1.0)  # the library adds 1
+            t = made
+        tensors.append(t)
+    return Model(model.config, tensors)
+
+
+def test_activations_of_every_size_up_to_the_largest() -> None:
+    """A power of two changes exponents alone, so it comes out in the logits as it went in; what
+    exceeds 2^109 is refused, never computed.
+    """
+    one = scaled(hybrid(), 1.0)
+    tokens = tokens_of(one, 5)
+    with session(one, mmax=5) as opened:
+        expected = logits_of(one, rows_bytes(opened, tokens))
+    assert 1 < np.abs(expected).max() < 2**10
+    for exponent in (-10, 10, 60, 100):  # 2^exponent - 1 + 1 is exact, or rounds to the power
+        model = scaled(hybrid(), 2.0**exponent)
+        with session(model, mmax=5) as opened:
+            found = logits_of(model, rows_bytes(opened, tokens))
+        assert (found == expected * np.float32(2.0**exponent)).all()
+    with (
+        session(scaled(hybrid(), 2.0**110), mmax=5) as opened,
+        pytest.raises(CallFailed, match="VCUDA_E_NONFINITE"),
+    ):
+        opened.step_m(tokens)
+
+
 def test_a_tap_has_the_rows_of_the_last_step() -> None:
     model = hybrid()
     with session(model, mmax=4) as opened:

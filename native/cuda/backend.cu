@@ -41,17 +41,6 @@ static bool environment_flag(const char* name, bool otherwise) {
   return text && *text ? std::strcmp(text, "0") != 0 : otherwise;
 }
 
-// The attention kernel by queries of a block (few keys, many keys) and the most dimensions.
-struct AttentionVariant {
-  int q, many, d;
-  void (*kernel)(AttentionArgs, const StepParams*);
-};
-static const AttentionVariant kAttention[] = {
-    {8, 8, 256, kernel_attention<8, 8, 1>},
-    {8, 24, 256, kernel_attention<8, 24, 1>},
-    {8, 8, 512, kernel_attention<8, 8, 2>},
-};
-
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device) {
@@ -79,8 +68,8 @@ class CudaBackend final : public Backend {
     limits_ = find_limits(p, hopper);
     stream_.create(hopper && !environment_flag("VLLM_CUDA_SERIAL", false));
     shared_most_ = p.sharedMemPerBlockOptin;
-    for (const AttentionVariant& v : kAttention)
-      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
+    for (const AttentionKernel& k : kAttentionKernels)
+      check(cudaFuncSetAttribute(reinterpret_cast<const void*>(k.kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_most_)),
             "open");
@@ -90,7 +79,7 @@ class CudaBackend final : public Backend {
           "open");
     // One split between cache and shared memory for all kernels: another one would have each
     // multiprocessor drain in between.
-    for (const void* kernel : {reinterpret_cast<const void*>(kernel_embed),
+    std::vector<const void*> kernels{reinterpret_cast<const void*>(kernel_embed),
                                reinterpret_cast<const void*>(kernel_rms_norm),
                                reinterpret_cast<const void*>(kernel_swiglu),
                                reinterpret_cast<const void*>(kernel_gdn<16, 2, 1>),
@@ -100,10 +89,10 @@ class CudaBackend final : public Backend {
                                reinterpret_cast<const void*>(kernel_gdn_any),
                                reinterpret_cast<const void*>(kernel_attention_prepare),
                                reinterpret_cast<const void*>(kernel_attention_merge),
-                               reinterpret_cast<const void*>(kernel_check_finite),
-                               reinterpret_cast<const void*>(kAttention[0].kernel),
-                               reinterpret_cast<const void*>(kAttention[1].kernel),
-                               reinterpret_cast<const void*>(kAttention[2].kernel)})
+                               reinterpret_cast<const void*>(kernel_check_finite)};
+    for (const AttentionKernel& k : kAttentionKernels)
+      kernels.push_back(reinterpret_cast<const void*>(k.kernel));
+    for (const void* kernel : kernels)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
             "open");
@@ -143,7 +132,7 @@ class CudaBackend final : public Backend {
 
   size_t kv_bytes(const Config& c, int context) const override {
     partial_row_floats_ =
-        static_cast<size_t>(c.q_heads) * attention_units(context) * (c.head_dim + 2);
+        static_cast<size_t>(c.q_heads) * attention_units(context) * partial_pitch(c.head_dim);
     return 2 * head_floats(c, context) * c.kv_heads * sizeof(float);
   }
 
@@ -228,6 +217,7 @@ class CudaBackend final : public Backend {
     *bad_.get() = 0;
     unended_ = true;
     graph_ = {in.m, in.graph};
+    behind_projection_ = false;
     const bool direct = streamed_ || in.graph < 0;
     replay_ = !direct && graphs_.count(graph_) > 0;
     // Outside of graphs an operation may come without the embedding, which brings the parameters.
@@ -293,16 +283,17 @@ class CudaBackend final : public Backend {
     a.out = out.x, a.act = static_cast<uint8_t*>(out.act);
     a.m = in.m, a.ld = c.attention_rows(), a.q_heads = c.q_heads, a.kv_heads = c.kv_heads,
     a.d = c.head_dim, a.half = c.rotary_dim / 2;
-    a.context = in.context, a.eps = c.rms_eps,
-    a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    a.eps = c.rms_eps, a.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    a.behind_projection = behind_projection_;
+    const AttentionKernel* k =
+        attention_kernel(a.d, a.m * a.per_kv(), static_cast<int>(shared_most_), a.room);
+    if (!k) fail(VCUDA_E_INTERNAL, "attention: no kernel for %zu bytes of shared memory", shared_most_);
     launch("attention: prepare", kernel_attention_prepare,
            dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
-
-    const AttentionVariant& v = attention_variant(a);
-    const int groups = ceil_div(a.m * a.per_kv(), v.q);
-    const dim3 grid(u(std::min(a.kv_heads * groups * a.units, limits_.multiprocessors * 2)));
-    launch("attention", v.kernel, grid, dim3(kAttentionThreads),
-           sizeof(float) * static_cast<size_t>(attention_shared_floats(v.many, a.d)), a, params_);
+    launch("attention", k->kernel, dim3(u(limits_.multiprocessors)), dim3(kAttentionThreads),
+           sizeof(float) *
+               static_cast<size_t>(attention_shared_floats(6 * k->many, k->v, a.room.piece)),
+           a, params_);
     launch("attention: merge", kernel_attention_merge, dim3(u(a.q_heads), u(a.m)),
            dim3(u(ceil_div(a.d, 32) * 32)), 0, a, params_);
     if (a.d % arith::kGroup != 0) quantize(out, c.attention_dim(), in.m);
@@ -406,18 +397,16 @@ class CudaBackend final : public Backend {
   void select() { check(cudaSetDevice(device_), "device"); }
   void select_quietly() { cudaSetDevice(device_); }
 
-  static const AttentionVariant& attention_variant(const AttentionArgs& a) {
-    return a.d > 256 ? kAttention[2] : a.m * a.per_kv() > 8 ? kAttention[1] : kAttention[0];
-  }
-
   template <class... Parameters, class... Arguments>
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
               size_t shared, Arguments... arguments) {
+    behind_projection_ = false;
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
   }
 
   template <int J, int C, int Split>
   void launch_gdn(const GdnArgs& a) {
+    behind_projection_ = false;
     for (GdnArgs part = a; part.row0 < a.m && !replay_; part.row0 += kRowBlock)
       stream_.launch("gdn", kernel_gdn<J, C, Split>, dim3(u(a.v_heads * Split)),
                      dim3(u(gdn_threads<J, C, Split>())), sizeof(GdnShared<J, Split>), Split, part,
@@ -450,6 +439,7 @@ class CudaBackend final : public Backend {
                add);
       }
     }
+    behind_projection_ = true;
   }
 
   void quantize(Rows r, int cols, int m) {
@@ -518,6 +508,7 @@ class CudaBackend final : public Backend {
   mutable size_t partial_row_floats_ = 0;  // of the model's attention, from kv_bytes
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
+  bool behind_projection_ = false;  // the last launch of the step
   bool unended_ = false;         // a step was begun and its end not reached
   std::pair<int, int> graph_{};  // m and StepInput::graph of the step
   std::map<std::pair<int, int>, StepGraph> graphs_;

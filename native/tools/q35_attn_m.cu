@@ -46,6 +46,7 @@ struct Shape {
 };
 
 constexpr int kMost = 8, kLongest = 16384 + 64;
+constexpr int kShared = 227 * 1024;  // bytes of a block
 constexpr Shape k27b{24, 4, 256, 64, 1088};
 
 struct Inputs {
@@ -57,18 +58,11 @@ struct Result {
   std::vector<float> cache, out;  // out [M, Hq*D]
 };
 
-// A compiled form of the kernel and the blocks that share the work; bits must not depend on either.
-struct Form {
-  const char* name;
-  int shared_queries, most_d;
-  void (*kernel)(AttentionArgs, const StepParams*);
-};
-const Form kForms[] = {{"8 queries", 8, 256, kernel_attention<8, 8, 1>},
-                       {"8 or 24 queries", 24, 256, kernel_attention<8, 24, 1>},
-                       {"8 queries of 512", 8, 512, kernel_attention<8, 8, 2>}};
+// A compiled kernel, the blocks that share the work and the floats of its pieces at most; bits must
+// depend on none of it.
 struct Division {
-  const Form* form;
-  int grid;
+  const AttentionKernel* kernel;
+  int grid, piece;
 };
 
 // The contract's text, one thread a head of a row: norm, rotary, append. q: [rows, Hq*D].
@@ -228,9 +222,8 @@ class Bench {
  public:
   explicit Bench(const Shape& shape) : shape_(shape) {
     stream_.create(false);
-    for (const Form& form : kForms)
-      check(cudaFuncSetAttribute(form.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 shared_bytes(form, form.most_d)),
+    for (const AttentionKernel& k : kAttentionKernels)
+      check(cudaFuncSetAttribute(k.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
             "device");
     for (float*& cache : caches_) cache = floats(shape.cache_floats());
     for (float*& out : outs_) out = floats(size_t{kMost} * shape.width());
@@ -239,7 +232,7 @@ class Bench {
     in_ = floats(size_t{kMost} * shape.ld()), q_ = floats(size_t{kMost} * shape.width());
     q_norm_ = floats(shape.d), k_norm_ = floats(shape.d), inv_freq_ = floats(shape.rotary / 2);
     partial_floats_ = size_t{kMost} * shape.q_heads * attention_units(shape.context) *
-                      static_cast<size_t>(shape.d + 2);
+                      static_cast<size_t>(partial_pitch(shape.d));
     partial_ = floats(partial_floats_);
     step_ = static_cast<StepParams*>(arena_.alloc(sizeof(StepParams)));
     different_ = static_cast<unsigned*>(arena_.alloc(sizeof(unsigned)));
@@ -267,19 +260,26 @@ class Bench {
     a.in = in_, a.q_norm = q_norm_, a.k_norm = k_norm_, a.inv_freq = inv_freq_;
     a.keys = caches_[which], a.values = a.keys + shape_.kv_heads * shape_.head_floats();
     a.head_floats = shape_.head_floats(), a.partial = partial_;
-    a.units = attention_units(shape_.context), a.context = shape_.context;
+    a.units = attention_units(shape_.context);
     a.out = outs_[which], a.act = acts_[which], a.m = m, a.ld = shape_.ld();
     a.q_heads = shape_.q_heads, a.kv_heads = shape_.kv_heads, a.d = shape_.d;
     a.half = shape_.rotary / 2, a.eps = 1e-6f;
     a.scale = 1.0f / std::sqrt(static_cast<float>(shape_.d));
     return a;
   }
-  void attend(const AttentionArgs& a, const Division& division) {
+  // Whether this kernel can work on the shape in such pieces.
+  bool fits(const Division& division) const {
+    AttentionRoom room;
+    return room_of(division, room) && room.piece == division.piece;
+  }
+  void attend(AttentionArgs a, const Division& division) {
+    const AttentionKernel& k = *division.kernel;
+    room_of(division, a.room);
     check(cudaMemsetAsync(partial_, 0xff, partial_floats_ * sizeof(float), stream_), "poison");
     stream_.launch("prepare", kernel_attention_prepare,
                    dim3(ceil_div(a.q_heads + a.kv_heads, 4), a.m), dim3(128), 0, 1, a, step_);
-    stream_.launch("attention", division.form->kernel, dim3(division.grid), dim3(kAttentionThreads),
-                   shared_bytes(*division.form, a.d), 1, a, step_);
+    stream_.launch("attention", k.kernel, dim3(division.grid), dim3(kAttentionThreads),
+                   4 * attention_shared_floats(6 * k.many, k.v, a.room.piece), 1, a, step_);
     stream_.launch("merge", kernel_attention_merge, dim3(a.q_heads, a.m),
                    dim3(ceil_div(a.d, 32) * 32), 0, 1, a, step_);
   }
@@ -303,8 +303,13 @@ class Bench {
   std::vector<float> cache() { return download(caches_[0], shape_.cache_floats()); }
 
  private:
-  static int shared_bytes(const Form& form, int d) {
-    return static_cast<int>(sizeof(float)) * attention_shared_floats(form.shared_queries, d);
+  bool room_of(const Division& division, AttentionRoom& room) const {
+    const AttentionKernel& k = *division.kernel;
+    return k.v == ceil_div(shape_.d, 256) &&
+           attention_room(6 * k.many, k.v, shape_.d,
+                          std::min(kShared, 4 * attention_shared_floats(6 * k.many, k.v,
+                                                                        division.piece)),
+                          room);
   }
   float* floats(size_t n) { return static_cast<float*>(arena_.alloc(n * sizeof(float))); }
   void upload(float* to, const std::vector<float>& v) {
@@ -343,6 +348,14 @@ void expect(bool holds, int m, int cursor, const std::string& what) {
   std::printf("M %d, cursor %d: %s\n", m, cursor, what.c_str());
 }
 
+// What the backend takes for m rows on this chip.
+Division kernel_for(const Bench& bench, int m) {
+  const Shape& s = bench.shape();
+  AttentionRoom room{};
+  const AttentionKernel* k = attention_kernel(s.d, m * s.q_heads / s.kv_heads, kShared, room);
+  return {k, 132, room.piece};
+}
+
 // Rows [0, m) in batches of `batch` from `cursor` on, over a cache that starts as `before`.
 Result run(Bench& bench, const Inputs& inputs, const std::vector<float>& before, int cursor, int m,
            int batch) {
@@ -352,7 +365,7 @@ Result run(Bench& bench, const Inputs& inputs, const std::vector<float>& before,
   Result result;
   for (int row = 0; row < m; row += batch) {
     bench.rows(inputs.rows.data() + static_cast<size_t>(bench.shape().ld()) * row, batch);
-    bench.attend(bench.args(0, batch, cursor + row), {&kForms[batch > 1], 132});
+    bench.attend(bench.args(0, batch, cursor + row), kernel_for(bench, batch));
     const std::vector<float> out = bench.output(0, batch);
     result.out.insert(result.out.end(), out.begin(), out.end());
   }
@@ -435,22 +448,25 @@ int check_forms(Bench& bench, int m, int cursor, const std::vector<int>& grids) 
   bench.fill(1, cursor);
   bench.plain(bench.args(1, m, cursor));
   int cases = 0;
-  for (const Form& form : kForms)
-    for (int grid : grids) {
-      if (s.d > form.most_d) continue;
-      ++cases;
-      bench.fill(0, cursor);
-      bench.rows(rows.data(), m);  // queries are rotated where they lie
-      bench.attend(bench.args(0, m, cursor), {&form, grid});
-      const std::string where =
-          "D " + std::to_string(s.d) + ", " + form.name + ", " + std::to_string(grid) + " blocks: ";
-      const unsigned outputs = bench.different_outputs(m), caches = bench.different_caches();
-      expect(outputs == 0, m, cursor, where + std::to_string(outputs) + " outputs differ");
-      expect(caches == 0, m, cursor,
-             where + std::to_string(caches) + " words of the caches differ");
-      if (s.d % arith::kGroup == 0)
-        expect(bench.different_acts() == 0, m, cursor, where + "the quantized outputs differ");
-    }
+  for (const AttentionKernel& k : kAttentionKernels)
+    for (int piece : {1024, 2048, 4096})
+      for (int grid : grids) {
+        const Division division{&k, grid, piece};
+        if (!bench.fits(division) || (piece != 4096 && grid != grids[0])) continue;
+        ++cases;
+        bench.fill(0, cursor);
+        bench.rows(rows.data(), m);  // queries are rotated where they lie
+        bench.attend(bench.args(0, m, cursor), division);
+        const std::string where = "D " + std::to_string(s.d) + ", tiles of up to " +
+                                  std::to_string(6 * k.many) + " queries, pieces of " +
+                                  std::to_string(piece) + ", " + std::to_string(grid) + " blocks: ";
+        const unsigned outputs = bench.different_outputs(m), caches = bench.different_caches();
+        expect(outputs == 0, m, cursor, where + std::to_string(outputs) + " outputs differ");
+        expect(caches == 0, m, cursor,
+               where + std::to_string(caches) + " words of the caches differ");
+        if (s.d % arith::kGroup == 0)
+          expect(bench.different_acts() == 0, m, cursor, where + "the quantized outputs differ");
+      }
   return cases;
 }
 
@@ -458,7 +474,7 @@ int check_shape(const Shape& shape, const std::vector<int>& ms, const std::vecto
   Bench bench(shape);
   int cases = 0;
   for (int cursor : cursors)
-    for (int m : ms) cases += check_forms(bench, m, cursor, {3, 40, 264});
+    for (int m : ms) cases += check_forms(bench, m, cursor, {40, 3, 132});
   return cases;
 }
 

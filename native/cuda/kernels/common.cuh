@@ -37,6 +37,12 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #endif
 }
 
+__device__ __forceinline__ void let_go() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ void wait_letting_go() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -80,16 +80,16 @@ class CudaBackend final : public Backend {
     // One split between cache and shared memory for all kernels: another one would have each
     // multiprocessor drain in between.
     std::vector<const void*> kernels{reinterpret_cast<const void*>(kernel_embed),
-                               reinterpret_cast<const void*>(kernel_rms_norm),
-                               reinterpret_cast<const void*>(kernel_swiglu),
-                               reinterpret_cast<const void*>(kernel_gdn<16, 2, 1>),
-                               reinterpret_cast<const void*>(kernel_gdn<8, 1, 1>),
-                               reinterpret_cast<const void*>(kernel_gdn<16, 2, 2>),
-                               reinterpret_cast<const void*>(kernel_gdn<8, 1, 2>),
-                               reinterpret_cast<const void*>(kernel_gdn_any),
-                               reinterpret_cast<const void*>(kernel_attention_prepare),
-                               reinterpret_cast<const void*>(kernel_attention_merge),
-                               reinterpret_cast<const void*>(kernel_check_finite)};
+                                     reinterpret_cast<const void*>(kernel_rms_norm),
+                                     reinterpret_cast<const void*>(kernel_swiglu),
+                                     reinterpret_cast<const void*>(kernel_gdn<16, 2, 1>),
+                                     reinterpret_cast<const void*>(kernel_gdn<8, 1, 1>),
+                                     reinterpret_cast<const void*>(kernel_gdn<16, 2, 2>),
+                                     reinterpret_cast<const void*>(kernel_gdn<8, 1, 2>),
+                                     reinterpret_cast<const void*>(kernel_gdn_any),
+                                     reinterpret_cast<const void*>(kernel_attention_prepare),
+                                     reinterpret_cast<const void*>(kernel_attention_merge),
+                                     reinterpret_cast<const void*>(kernel_check_finite)};
     for (const AttentionKernel& k : kAttentionKernels)
       kernels.push_back(reinterpret_cast<const void*>(k.kernel));
     for (const void* kernel : kernels)
@@ -287,7 +287,8 @@ class CudaBackend final : public Backend {
     a.behind_projection = behind_projection_;
     const AttentionKernel* k =
         attention_kernel(a.d, a.m * a.per_kv(), static_cast<int>(shared_most_), a.room);
-    if (!k) fail(VCUDA_E_INTERNAL, "attention: no kernel for %zu bytes of shared memory", shared_most_);
+    if (!k)
+      fail(VCUDA_E_INTERNAL, "attention: no kernel for %zu bytes of shared memory", shared_most_);
     launch("attention: prepare", kernel_attention_prepare,
            dim3(u(ceil_div(a.q_heads + a.kv_heads, 4)), u(a.m)), dim3(128), 0, a, params_);
     launch("attention", k->kernel, dim3(u(limits_.multiprocessors)), dim3(kAttentionThreads),
@@ -509,8 +510,8 @@ class CudaBackend final : public Backend {
   float* partial_ = nullptr;
   size_t partial_floats_ = 0;
   bool behind_projection_ = false;  // the last launch of the step
-  bool unended_ = false;         // a step was begun and its end not reached
-  std::pair<int, int> graph_{};  // m and StepInput::graph of the step
+  bool unended_ = false;            // a step was begun and its end not reached
+  std::pair<int, int> graph_{};     // m and StepInput::graph of the step
   std::map<std::pair<int, int>, StepGraph> graphs_;
 };
 

@@ -306,10 +306,10 @@ class Bench {
   bool room_of(const Division& division, AttentionRoom& room) const {
     const AttentionKernel& k = *division.kernel;
     return k.v == ceil_div(shape_.d, 256) &&
-           attention_room(6 * k.many, k.v, shape_.d,
-                          std::min(kShared, 4 * attention_shared_floats(6 * k.many, k.v,
-                                                                        division.piece)),
-                          room);
+           attention_room(
+               6 * k.many, k.v, shape_.d,
+               std::min(kShared, 4 * attention_shared_floats(6 * k.many, k.v, division.piece)),
+               room);
   }
   float* floats(size_t n) { return static_cast<float*>(arena_.alloc(n * sizeof(float))); }
   void upload(float* to, const std::vector<float>& v) {

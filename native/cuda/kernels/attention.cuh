@@ -147,9 +147,9 @@ __device__ __forceinline__ void attention_merge(const AttentionArgs& a, const St
   const float* from =
       a.partial + (static_cast<size_t>(kv) * a.m * r + row * r + head % r) * a.units * pitch;
   const bool real = n < d;
-  const float gate =
-      real ? __ldcg(a.in + static_cast<size_t>(row) * a.ld + static_cast<size_t>(head) * 2 * d + d + n)
-           : 0.0f;
+  const float gate = real ? __ldcg(a.in + static_cast<size_t>(row) * a.ld +
+                                   static_cast<size_t>(head) * 2 * d + d + n)
+                          : 0.0f;
   ready();
   float o[kBatch];
   float2 rest;  // lane i: maximum and sum of the batch's i-th unit
@@ -190,7 +190,7 @@ __device__ __forceinline__ void attention_merge(const AttentionArgs& a, const St
 
 // grid: (Hq, m), threads: D rounded up to 32. Starts when the projection in front of attention has
 // ended (attend), so its gates may be read before the wait.
-static __global__ void __launch_bounds__(512)
+static __global__ void __launch_bounds__(512, 1)
     kernel_attention_merge(AttentionArgs a, const StepParams* step) {
   let_go();
   attention_merge(a, step, blockIdx.x, blockIdx.y, threadIdx.x, [] { wait_letting_go(); });

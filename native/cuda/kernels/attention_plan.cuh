@@ -68,9 +68,7 @@ struct AttentionWork : AttentionUnits {
   int length, runs;
   __device__ AttentionWork(int visible, int each, int blocks) : AttentionUnits(visible) {
     const int tasks = chunks * each;
-    length = spans                       ? arith::kSpanChunks
-             : 2 * tasks <= 3 * blocks ? 1
-                                         : ceil_div(tasks, blocks);
+    length = spans ? arith::kSpanChunks : 2 * tasks <= 3 * blocks ? 1 : ceil_div(tasks, blocks);
     runs = ceil_div(chunks, length);
   }
 };

@@ -1,51 +1,14 @@
 // Partial results of attention: scores, exponentials and weighted values of a run of chunks.
 //
-// Keys and values stream through shared memory in pieces by cp.async, seven pieces ahead; those of
-// earlier steps are asked for before the wait for the new ones. Both products are tiled in
-// registers: 256 threads are G groups; a thread has TQ queries and G keys of one of the contract's
-// four lanes over D, then the same queries and G dimensions (of 256). A step of either product is
-// four rows of a piece: TQ * G * 4 fma for TQ + G reads of 16 bytes, those of the queries (or
-// exponentials) one address for 8 or 32 threads.
+// Both products are tiled in registers: 256 threads are G groups; a thread has TQ queries and G
+// keys of one of the contract's four lanes over D, then the same queries and G dimensions (of 256).
+// A step of either product is four rows of a piece: TQ * G * 4 fma for TQ + G reads of 16 bytes,
+// those of the queries (or exponentials) one address for 8 or 32 threads.
 #pragma once
 
-#include "arith/exp.h"
-#include "kernels/attention_plan.cuh"
+#include "kernels/attention_pieces.cuh"
 
 namespace vcuda::gpu {
-
-// 16 bytes to shared memory, past the first-level cache.
-__device__ __forceinline__ void copy_async(float* to, const float* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-}
-__device__ __forceinline__ void copy_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int Pending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
-
-// W consecutive floats as one access.
-template <int W>
-__device__ __forceinline__ void load_vector(float* to, const float* from) {
-  if constexpr (W == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else {
-    static_assert(W == 2, "two or four");
-    const float2 v = *reinterpret_cast<const float2*>(from);
-    to[0] = v.x, to[1] = v.y;
-  }
-}
-template <int W>
-__device__ __forceinline__ void store_vector(float* to, const float* from) {
-  if constexpr (W == 4)
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-  else *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
-}
 
 // A float's bits as an integer of the same order, and back.
 __device__ __forceinline__ int ordered(int bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
@@ -67,30 +30,20 @@ class AttentionRun {
         most_(a.m * a.per_kv()),
         begin_(run * work.length),
         end_(min(begin_ + work.length, work.chunks)),
-        pieces_(shared),
-        queries_(pieces_ + kAttentionPieces * a.room.piece),
+        pieces_(a, position, shared, kv, begin_, end_),
+        queries_(shared + kAttentionPieces * a.room.piece),
         scores_(queries_ + Q * 4 * kPitch),
         maxima_(scores_ + Q * kScorePitch),
-        visible_(reinterpret_cast<int*>(maxima_ + 4 * Q)),
-        per_chunk_(a.room.key_pieces + arith::kChunk / a.room.keys),
-        left_((end_ - begin_) * per_chunk_) {
-    const size_t from = kv * a.head_floats + static_cast<size_t>(begin_) * arith::kChunk * a.d;
-    ask_key_ = a.keys + from + threadIdx.x * 4, ask_value_ = a.values + from + threadIdx.x * 4;
-  }
+        visible_(reinterpret_cast<int*>(maxima_ + 4 * Q)) {}
 
-  // Asks for pieces that earlier steps wrote.
-  __device__ __forceinline__ void early() {
-    const int old = (min(position_ / arith::kChunk, end_) - begin_) * per_chunk_;
-#pragma unroll 1
-    while (asked_ < min(old, kAttentionPieces - 1)) ask();
-  }
+  // What may be done before the wait for the keys of this step.
+  __device__ __forceinline__ void early() { pieces_.early(); }
 
   // Everything is there.
   template <class Sync>
   __device__ __forceinline__ void run(Sync sync) {
     const int t = threadIdx.x, r = a_.per_kv();
-#pragma unroll 1
-    while (asked_ < kAttentionPieces - 1) ask();
+    pieces_.fill();
     if (t < Q) visible_[t] = position_ + min(first_ + t, most_ - 1) / r + 1;
     load_queries(r);
     float total[TQ][kDims][kWidth];
@@ -117,6 +70,7 @@ class AttentionRun {
   static constexpr int kParts = 8 / G, kWidth = G < 4 ? G : 4, kKeys = G / kWidth;
   static constexpr int kThreads = kAttentionThreads / G, kDims = V * kKeys;  // vectors of a thread
   static constexpr int kPitch = query_pitch(V), kScorePitch = kAttentionScorePitch;
+  static constexpr uint32_t kFloat = sizeof(float);
   static_assert(arith::kScoreLanes == 4 && arith::kExpLanes == 32,
                 "four threads a key, a warp a query");
 
@@ -124,58 +78,18 @@ class AttentionRun {
   const int position_;
   const bool spans_;
   const int kv_, first_, most_, begin_, end_;
-  float *pieces_, *queries_, *scores_, *maxima_;
+  AttentionPieces pieces_;
+  float *queries_, *scores_, *maxima_;
   int* visible_;
-  const int per_chunk_;
-  int left_, asked_ = 0, ask_piece_ = 0, ask_slot_ = 0, slot_ = 0;
-  const float *ask_key_, *ask_value_;  // this thread's next granule
 
   __device__ __forceinline__ int count_of(int q, int c) const {  // keys of a chunk; <= 0: none
     return min(visible_[q] - c * arith::kChunk, arith::kChunk);
   }
 
-  // Granules (4 keys) of a row of keys change places by the row's lane, so that a warp's reads of
-  // four rows meet no bank twice.
-  static __device__ __forceinline__ int swizzle(int l) { return (l & 1) * 4 + (l >> 1) * 2; }
-
-  // Asks for the next piece, if there is one; a group of copies in any case.
-  __device__ __forceinline__ void ask() {
-    if (left_ > 0) {
-      const int t = threadIdx.x, piece = a_.room.piece;
-      const bool is_key = ask_piece_ < a_.room.key_pieces;
-      const int floats = is_key ? min(piece, a_.d * arith::kChunk - ask_piece_ * piece)
-                                : a_.room.keys * a_.d,
-                place = is_key ? t ^ swizzle(t / 16 % 4) : t;
-      const float* from = is_key ? ask_key_ : ask_value_;
-      float* to = pieces_ + ask_slot_ * piece + place * 4;
-#pragma unroll
-      for (int i = 0; i < kAttentionPiece / 4 / kAttentionThreads; ++i)
-        if ((t + i * kAttentionThreads) * 4 < floats)
-          copy_async(to + i * 4 * kAttentionThreads, from + i * 4 * kAttentionThreads);
-      if (is_key) ask_key_ = from + floats;
-      else ask_value_ = from + floats;
-      if (++ask_piece_ == per_chunk_) ask_piece_ = 0;
-      --left_;
-    }
-    ++asked_;
-    copy_commit();
-    ask_slot_ = (ask_slot_ + 1) % kAttentionPieces;
-  }
-
-  // The next piece, complete; its place.
-  template <class Sync>
-  __device__ __forceinline__ const float* land(Sync sync) {
-    const float* at = pieces_ + slot_ * a_.room.piece;
-    copy_wait<kAttentionPieces - 2>();
-    sync();  // every thread's copies are there, and every thread is done with the piece before
-    ask();   // into that one's place
-    slot_ = (slot_ + 1) % kAttentionPieces;
-    return at;
-  }
-
   // Four dimensions, one of each lane, at a time: [Q][4][D / 4].
   __device__ __forceinline__ void load_queries(int r) const {
-    constexpr int kRow = 64 * V, kAtOnce = kAttentionThreads / kRow, kMine = (Q + kAtOnce - 1) / kAtOnce;
+    constexpr int kRow = 64 * V, kAtOnce = kAttentionThreads / kRow,
+                  kMine = (Q + kAtOnce - 1) / kAtOnce;
     const int t = threadIdx.x, j = t % kRow;
     if (4 * j >= a_.d) return;
     float4 x[kMine];
@@ -195,13 +109,57 @@ class AttentionRun {
     }
   }
 
+  // sum += held x streamed, S steps of four rows: rows two at a time, and of each query the four
+  // floats that meet a step's rows, both read into a second set of registers while the first is
+  // worked on. Without a branch: a read whose use lies behind one is moved there.
+  template <int S, int N, class Row, class Held>
+  static __device__ __forceinline__ void multiply(float (&sum)[TQ][N][kWidth], Row load_row,
+                                                  Held load_held) {
+    float streamed[2][2][N][kWidth], held[2][TQ][4];
+#pragma unroll
+    for (int i = 0; i < TQ; ++i) load_held(held[0][i], i, 0);
+#pragma unroll
+    for (int y = 0; y < 2; ++y) load_row(streamed[0][y], y);
+#pragma unroll
+    for (int half = 0; half < 2 * S; ++half) {
+      const int step = half / 2;
+      if (half + 1 < 2 * S)
+#pragma unroll
+        for (int y = 0; y < 2; ++y) load_row(streamed[(half + 1) % 2][y], 2 * (half + 1) + y);
+      if (step + 1 < S)
+#pragma unroll
+        for (int i = half % 2; i < TQ; i += 2) load_held(held[(step + 1) % 2][i], i, step + 1);
+#pragma unroll
+      for (int y = 0; y < 2; ++y)
+#pragma unroll
+        for (int i = 0; i < TQ; ++i)
+#pragma unroll
+          for (int v = 0; v < N; ++v)
+#pragma unroll
+            for (int w = 0; w < kWidth; ++w)
+              sum[i][v][w] = arith::fma32(held[step % 2][i][half % 2 * 2 + y],
+                                          streamed[half % 2][y][v][w], sum[i][v][w]);
+    }
+  }
+  // n steps; advance(s): by s steps.
+  template <int N, class Row, class Held, class Advance>
+  static __device__ __forceinline__ void multiply_steps(int n, float (&sum)[TQ][N][kWidth],
+                                                        Row load_row, Held load_held,
+                                                        Advance advance) {
+#pragma unroll 1
+    for (; n >= 4; n -= 4) multiply<4>(sum, load_row, load_held), advance(4);
+#pragma unroll 1
+    for (; n > 0; --n) multiply<1>(sum, load_row, load_held), advance(1);
+  }
+
   template <class Sync>
   __device__ __forceinline__ void scores(Sync sync) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, l = lane / 8, kg = lane % 8,
               part = warp % kParts, g = warp / kParts;
     const int key = (part * 8 + kg) * kWidth,
-              at = ((key / 4) ^ swizzle(l)) * 4 + key % 4 + l * arith::kChunk;
-    const float* query = queries_ + (g * 4 + l) * kPitch;  // a thread's queries are g, g + G, ...
+              at = ((key / 4) ^ granule_swizzle(l)) * 4 + key % 4 + l * arith::kChunk;
+    uint32_t query =
+        shared_at(queries_ + (g * 4 + l) * kPitch);  // a thread's queries are g, g + G, ...
     float sum[TQ][kKeys][kWidth];
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
@@ -212,36 +170,19 @@ class AttentionRun {
     const int per_piece = a_.room.piece / (16 * arith::kChunk);
 #pragma unroll 1
     for (int steps = a_.d / 16; steps > 0; steps -= per_piece) {  // 16 dimensions each
-      const float* keys = land(sync) + at;
-      float q[TQ][4], k[4][kKeys][kWidth];
-      auto load_key = [&](int y) {
-#pragma unroll
-        for (int v = 0; v < kKeys; ++v)
-          load_vector<kWidth>(k[y][v], keys + y * 4 * arith::kChunk + v * arith::kChunk / 2);
-      };
-#pragma unroll
-      for (int i = 0; i < TQ; ++i) load_vector<4>(q[i], query + i * G * 4 * kPitch);
-#pragma unroll
-      for (int y = 0; y < 4; ++y) load_key(y);
-      // Operands of the next step come into the registers of those that have been used; the last
-      // step of a piece brings its own keys again, and queries from the pad, which nobody uses.
-#pragma unroll 1
-      for (int left = min(steps, per_piece); left > 0; --left) {
-        keys += left > 1 ? 16 * arith::kChunk : 0, query += 4;
-#pragma unroll
-        for (int y = 0; y < 4; ++y) {
-#pragma unroll
-          for (int i = 0; i < TQ; ++i) {
+      uint32_t keys = shared_at(pieces_.land(sync) + at);
+      multiply_steps(
+          min(steps, per_piece), sum,
+          [&](float(&to)[kKeys][kWidth], int row) {
 #pragma unroll
             for (int v = 0; v < kKeys; ++v)
-#pragma unroll
-              for (int x = 0; x < kWidth; ++x)
-                sum[i][v][x] = arith::fma32(q[i][y], k[y][v][x], sum[i][v][x]);
-            if (y == 3) load_vector<4>(q[i], query + i * G * 4 * kPitch);
-          }
-          load_key(y);
-        }
-      }
+              load_vector<kWidth>(
+                  to[v], keys + kFloat * (row * 4 * arith::kChunk + v * arith::kChunk / 2));
+          },
+          [&](float(&to)[4], int i, int step) {
+            load_vector<4>(to, query + kFloat * (i * G * 4 * kPitch + step * 4));
+          },
+          [&](int s) { keys += s * kFloat * 16 * arith::kChunk, query += s * kFloat * 4; });
     }
     // (0+1)+(2+3) over the lanes; of a thread's keys each lane keeps its share.
     const bool odd = l & 1, high = l & 2;
@@ -326,9 +267,9 @@ class AttentionRun {
   __device__ __forceinline__ void values(int c, float (&total)[TQ][kDims][kWidth], Sync sync) {
     const int t = threadIdx.x, warp = t / 32, g = warp / kParts, dim = t % kThreads * kWidth,
               d = a_.d;
-    int at[kDims];  // a thread without dimensions works on others and writes nothing
+    uint32_t at[kDims];  // a thread without dimensions works on others and writes nothing
 #pragma unroll
-    for (int v = 0; v < kDims; ++v) at[v] = min(dim + v * kThreads * kWidth, d - kWidth);
+    for (int v = 0; v < kDims; ++v) at[v] = kFloat * min(dim + v * kThreads * kWidth, d - kWidth);
     float o[TQ][kDims][kWidth];
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
@@ -339,42 +280,27 @@ class AttentionRun {
     // Later queries see no fewer keys: up to `fewest` every query sees them.
     const int fewest = count_of(0, c) & ~3, most = count_of(Q - 1, c);
     const float* scores = scores_ + g * kScorePitch;
+    const uint32_t exponentials = shared_at(scores), row = kFloat * d;
 #pragma unroll 1
     for (int key = 0; key < arith::kChunk;) {
-      const float* value = land(sync);
+      uint32_t value = shared_at(pieces_.land(sync));
       const int end = key + a_.room.keys, all = min(fewest, end), some = min(most, end);
-      float x[4][kDims][kWidth], e[TQ][4];
-      auto load_value = [&](int y) {
+      multiply_steps((all - key) / 4, o,
+                     [&](float(&to)[kDims][kWidth], int y) {
 #pragma unroll
-        for (int v = 0; v < kDims; ++v) load_vector<kWidth>(x[y][v], value + y * d + at[v]);
-      };
-      auto load_exponential = [&](int i) {
-        load_vector<4>(e[i], scores + i * G * kScorePitch + key);
-      };
-#pragma unroll
-      for (int i = 0; i < TQ; ++i) load_exponential(i);
-#pragma unroll
-      for (int y = 0; y < 4; ++y) load_value(y);
+                       for (int v = 0; v < kDims; ++v)
+                         load_vector<kWidth>(to[v], value + y * row + at[v]);
+                     },
+                     [&](float(&to)[4], int i, int step) {
+                       load_vector<4>(
+                           to, exponentials + kFloat * (i * G * kScorePitch + key + step * 4));
+                     },
+                     [&](int n) { value += n * 4 * row, key += n * 4; });
 #pragma unroll 1
-      while (key < all) {  // as in scores(): the last four keys of a piece are brought again
-        key += 4, value += key < end ? 4 * d : 0;
+      for (; key < some; ++key, value += row) {
+        float y[kDims][kWidth];
 #pragma unroll
-        for (int y = 0; y < 4; ++y) {
-#pragma unroll
-          for (int i = 0; i < TQ; ++i) {
-#pragma unroll
-            for (int v = 0; v < kDims; ++v)
-#pragma unroll
-              for (int w = 0; w < kWidth; ++w)
-                o[i][v][w] = arith::fma32(e[i][y], x[y][v][w], o[i][v][w]);
-            if (y == 3) load_exponential(i);
-          }
-          load_value(y);
-        }
-      }
-#pragma unroll 1
-      for (; key < some; ++key, value += d) {
-        load_value(0);
+        for (int v = 0; v < kDims; ++v) load_vector<kWidth>(y[v], value + at[v]);
 #pragma unroll
         for (int i = 0; i < TQ; ++i) {
           const bool sees = key < count_of(i * G + g, c);
@@ -383,7 +309,7 @@ class AttentionRun {
           for (int v = 0; v < kDims; ++v)
 #pragma unroll
             for (int w = 0; w < kWidth; ++w)
-              o[i][v][w] = sees ? arith::fma32(f, x[0][v][w], o[i][v][w]) : o[i][v][w];
+              o[i][v][w] = sees ? arith::fma32(f, y[v][w], o[i][v][w]) : o[i][v][w];
         }
       }
       key = end;
@@ -413,8 +339,7 @@ class AttentionRun {
     const int t = threadIdx.x, g = t / 32 / kParts, dim = t % kThreads * kWidth, d = a_.d,
               pitch = partial_pitch(d);
     float* to =
-        a_.partial +
-        ((static_cast<size_t>(kv_) * most_ + first_ + g) * a_.units + unit) * pitch;
+        a_.partial + ((static_cast<size_t>(kv_) * most_ + first_ + g) * a_.units + unit) * pitch;
 #pragma unroll
     for (int i = 0; i < TQ; ++i, to += static_cast<size_t>(G) * a_.units * pitch) {
       const int q = i * G + g;
@@ -449,25 +374,19 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, int position, flo
   }
 }
 
-// grid: any number of blocks, one on a multiprocessor. Many: tiles of up to 6 * Many queries. Few
-// keys are split over more blocks, each with fewer queries.
+// grid: any number of blocks, one on a multiprocessor. Many: tiles of 6 * Many queries. Half of the
+// largest tile takes more than half of its time, but few keys are split over more blocks then.
 template <int Many, int V>
 static __global__ void __launch_bounds__(kAttentionThreads, 1)
     kernel_attention(AttentionArgs a, const StepParams* step) {
   extern __shared__ __align__(16) float attention_memory[];
   const int position = __ldcg(&step->position);  // before the wait: past the first-level cache
-  if constexpr (Many == 1) {
-    attend<2, 3, V>(a, position, attention_memory);
-  } else {
-    const int blocks = gridDim.x * 3 / 4, chunks = ceil_div(position + a.m, arith::kChunk),
-              queries = a.m * a.per_kv();
-    auto fills = [&](int q) { return a.kv_heads * chunks * ceil_div(queries, q) >= blocks; };
-    if constexpr (Many >= 8)
-      if (fills(48)) return attend<8, 6, V>(a, position, attention_memory);
-    if constexpr (Many >= 4)
-      if (fills(24)) return attend<4, 6, V>(a, position, attention_memory);
-    attend<2, 6, V>(a, position, attention_memory);
+  if constexpr (Many == 8) {
+    const int halves = ceil_div(a.m * a.per_kv(), 24) * a.kv_heads;
+    if (ceil_div(position + a.m, arith::kChunk) * halves <= static_cast<int>(gridDim.x))
+      return attend<4, 6, V>(a, position, attention_memory);
   }
+  attend<Many == 1 ? 2 : Many, Many == 1 ? 3 : 6, V>(a, position, attention_memory);
 }
 
 struct AttentionKernel {

@@ -6,10 +6,11 @@
 // every row and new keys that differ, the first and the last row must differ; at cursor 0 with one
 // and the same key and value everywhere and no rotation, every row must be equal by right.
 //
-// Then each compiled kernel on grids of several sizes, at cursors on both sides of the border
-// between units of chunks and of spans and up to 16 thousand keys, at several head sizes, against a
-// plain kernel that follows the contract's text: outputs, quantized outputs and both caches by
-// bytes. Exit status 0: all of that holds; 1: it does not, and a line says where; 2: no device.
+// Then each compiled kernel on grids and in pieces of several sizes, at cursors on both sides of
+// the border between units of chunks and of spans and up to 16 thousand keys, at several head
+// sizes, against a plain kernel that follows the contract's text: outputs, quantized outputs and
+// both caches by bytes. Exit status 0: all of that holds; 1: it does not, and a line says where; 2:
+// no device.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -449,10 +450,10 @@ int check_forms(Bench& bench, int m, int cursor, const std::vector<int>& grids) 
   bench.plain(bench.args(1, m, cursor));
   int cases = 0;
   for (const AttentionKernel& k : kAttentionKernels)
-    for (int piece : {1024, 2048, 4096})
+    for (int piece : {1024, 2048, 4096, 8192})
       for (int grid : grids) {
         const Division division{&k, grid, piece};
-        if (!bench.fits(division) || (piece != 4096 && grid != grids[0])) continue;
+        if (!bench.fits(division) || (piece != 8192 && grid != grids[0])) continue;
         ++cases;
         bench.fill(0, cursor);
         bench.rows(rows.data(), m);  // queries are rotated where they lie

@@ -196,4 +196,25 @@ static __global__ void __launch_bounds__(512, 1)
   attention_merge(a, step, blockIdx.x, blockIdx.y, threadIdx.x, [] { wait_letting_go(); });
 }
 
+struct AttentionKernel {
+  int many, v;  // D <= 256 * v
+  void (*kernel)(AttentionArgs, const StepParams*);
+};
+static const AttentionKernel kAttentionKernels[] = {
+    {8, 1, kernel_attention<8, 1>}, {4, 1, kernel_attention<4, 1>}, {2, 1, kernel_attention<2, 1>},
+    {1, 1, kernel_attention<1, 1>}, {4, 2, kernel_attention<4, 2>}, {2, 2, kernel_attention<2, 2>},
+    {1, 2, kernel_attention<1, 2>}};
+
+// The smallest that has every query of a key head in one tile, or else the largest; null where
+// `bytes` of shared memory are too few for any.
+static const AttentionKernel* attention_kernel(int d, int queries, int bytes, AttentionRoom& room) {
+  const AttentionKernel* best = nullptr;
+  for (const AttentionKernel& k : kAttentionKernels) {
+    if (k.v != ceil_div(d, 256) || (best && 6 * k.many < queries)) continue;
+    if (attention_room(6 * k.many, k.v, d, bytes, room)) best = &k;
+  }
+  if (best) attention_room(6 * best->many, best->v, d, bytes, room);
+  return best;
+}
+
 }  // namespace vcuda::gpu

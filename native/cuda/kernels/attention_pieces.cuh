@@ -1,4 +1,4 @@
-// Keys and values of a run of chunks on their way through shared memory: pieces by cp.async, seven
+// Keys and values of a run of chunks on their way through shared memory: pieces by cp.async, three
 // ahead; those of earlier steps are asked for before the wait for this step's.
 //
 // Orders that the ring rests on: a thread waits for its own copies of a piece (wait_group), then
@@ -76,11 +76,10 @@ class AttentionPieces {
     while (asked_ < kAttentionPieces - 1) ask();
   }
   // The next piece, complete; its place.
-  template <class Sync>
-  __device__ __forceinline__ const float* land(Sync sync) {
+  __device__ __forceinline__ const float* land() {
     const float* at = memory_ + slot_ * a_.room.piece;
     copy_wait<kAttentionPieces - 2>();
-    sync();
+    __syncthreads();
     ask();
     slot_ = (slot_ + 1) % kAttentionPieces;
     return at;

@@ -12,8 +12,8 @@
 namespace vcuda::gpu {
 
 constexpr int kAttentionThreads = 256;
-constexpr int kAttentionPieces = 8;       // of keys and values in shared memory
-constexpr int kAttentionPiece = 4096;     // floats of a piece at most
+constexpr int kAttentionPieces = 4;       // of keys and values in shared memory
+constexpr int kAttentionPiece = 8192;     // floats of a piece at most
 constexpr int kAttentionScorePitch = 68;  // floats from a query's scores to the next one's
 constexpr int kMostChunkUnits = 128;      // more chunks than this are worked on by span
 

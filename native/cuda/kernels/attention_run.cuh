@@ -40,28 +40,25 @@ class AttentionRun {
   __device__ __forceinline__ void early() { pieces_.early(); }
 
   // Everything is there.
-  template <class Sync>
-  __device__ __forceinline__ void run(Sync sync) {
+  __device__ __forceinline__ void run() {
     const int t = threadIdx.x, r = a_.per_kv();
     pieces_.fill();
     if (t < Q) visible_[t] = position_ + min(first_ + t, most_ - 1) / r + 1;
     load_queries(r);
     float total[TQ][kDims][kWidth];
-#pragma unroll
-    for (int i = 0; i < TQ; ++i)  // without a value they would be live from the kernel's start
-#pragma unroll
-      for (int v = 0; v < kDims; ++v)
-#pragma unroll
-        for (int x = 0; x < kWidth; ++x) total[i][v][x] = 0.0f;
+    // Without a value they would be live from the kernel's start.
+    each(total, [](float& x, int, int, int) { x = 0.0f; });
 #pragma unroll 1
     for (int c = begin_; c < end_; ++c) {
-      scores(sync);
-      if constexpr (kParts == 1) __syncwarp();  // a warp has all keys of its queries
-      else sync();
+      scores();
+      // A warp that has all keys of its queries makes their exponentials too. Whoever uses those,
+      // and whoever writes the next chunk's scores, has met the others in land() before.
+      if constexpr (kParts == 1) __syncwarp();
+      else __syncthreads();
       exponentials(c);
-      values(c, total, sync);
+      values(c, total);
     }
-    sync();  // everything in shared memory may be written again
+    __syncthreads();  // everything in shared memory may be written again
   }
 
  private:
@@ -84,6 +81,16 @@ class AttentionRun {
 
   __device__ __forceinline__ int count_of(int q, int c) const {  // keys of a chunk; <= 0: none
     return min(visible_[q] - c * arith::kChunk, arith::kChunk);
+  }
+
+  template <int N, class F>
+  static __device__ __forceinline__ void each(float (&x)[TQ][N][kWidth], F f) {
+#pragma unroll
+    for (int i = 0; i < TQ; ++i)
+#pragma unroll
+      for (int v = 0; v < N; ++v)
+#pragma unroll
+        for (int w = 0; w < kWidth; ++w) f(x[i][v][w], i, v, w);
   }
 
   // Four dimensions, one of each lane, at a time: [Q][4][D / 4].
@@ -131,14 +138,9 @@ class AttentionRun {
         for (int i = half % 2; i < TQ; i += 2) load_held(held[(step + 1) % 2][i], i, step + 1);
 #pragma unroll
       for (int y = 0; y < 2; ++y)
-#pragma unroll
-        for (int i = 0; i < TQ; ++i)
-#pragma unroll
-          for (int v = 0; v < N; ++v)
-#pragma unroll
-            for (int w = 0; w < kWidth; ++w)
-              sum[i][v][w] = arith::fma32(held[step % 2][i][half % 2 * 2 + y],
-                                          streamed[half % 2][y][v][w], sum[i][v][w]);
+        each(sum, [&](float& x, int i, int v, int w) {
+          x = arith::fma32(held[step % 2][i][half % 2 * 2 + y], streamed[half % 2][y][v][w], x);
+        });
     }
   }
   // n steps; advance(s): by s steps.
@@ -152,8 +154,7 @@ class AttentionRun {
     for (; n > 0; --n) multiply<1>(sum, load_row, load_held), advance(1);
   }
 
-  template <class Sync>
-  __device__ __forceinline__ void scores(Sync sync) {
+  __device__ __forceinline__ void scores() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, l = lane / 8, kg = lane % 8,
               part = warp % kParts, g = warp / kParts;
     const int key = (part * 8 + kg) * kWidth,
@@ -161,16 +162,11 @@ class AttentionRun {
     uint32_t query =
         shared_at(queries_ + (g * 4 + l) * kPitch);  // a thread's queries are g, g + G, ...
     float sum[TQ][kKeys][kWidth];
-#pragma unroll
-    for (int i = 0; i < TQ; ++i)
-#pragma unroll
-      for (int v = 0; v < kKeys; ++v)
-#pragma unroll
-        for (int x = 0; x < kWidth; ++x) sum[i][v][x] = 0.0f;
+    each(sum, [](float& x, int, int, int) { x = 0.0f; });
     const int per_piece = a_.room.piece / (16 * arith::kChunk);
 #pragma unroll 1
     for (int steps = a_.d / 16; steps > 0; steps -= per_piece) {  // 16 dimensions each
-      uint32_t keys = shared_at(pieces_.land(sync) + at);
+      uint32_t keys = shared_at(pieces_.land() + at);
       multiply_steps(
           min(steps, per_piece), sum,
           [&](float(&to)[kKeys][kWidth], int row) {
@@ -263,27 +259,21 @@ class AttentionRun {
     }
   }
 
-  template <class Sync>
-  __device__ __forceinline__ void values(int c, float (&total)[TQ][kDims][kWidth], Sync sync) {
+  __device__ __forceinline__ void values(int c, float (&total)[TQ][kDims][kWidth]) {
     const int t = threadIdx.x, warp = t / 32, g = warp / kParts, dim = t % kThreads * kWidth,
               d = a_.d;
     uint32_t at[kDims];  // a thread without dimensions works on others and writes nothing
 #pragma unroll
     for (int v = 0; v < kDims; ++v) at[v] = kFloat * min(dim + v * kThreads * kWidth, d - kWidth);
     float o[TQ][kDims][kWidth];
-#pragma unroll
-    for (int i = 0; i < TQ; ++i)
-#pragma unroll
-      for (int v = 0; v < kDims; ++v)
-#pragma unroll
-        for (int x = 0; x < kWidth; ++x) o[i][v][x] = 0.0f;
+    each(o, [](float& x, int, int, int) { x = 0.0f; });
     // Later queries see no fewer keys: up to `fewest` every query sees them.
     const int fewest = count_of(0, c) & ~3, most = count_of(Q - 1, c);
     const float* scores = scores_ + g * kScorePitch;
     const uint32_t exponentials = shared_at(scores), row = kFloat * d;
 #pragma unroll 1
     for (int key = 0; key < arith::kChunk;) {
-      uint32_t value = shared_at(pieces_.land(sync));
+      uint32_t value = shared_at(pieces_.land());
       const int end = key + a_.room.keys, all = min(fewest, end), some = min(most, end);
       multiply_steps((all - key) / 4, o,
                      [&](float(&to)[kDims][kWidth], int y) {
@@ -314,20 +304,23 @@ class AttentionRun {
       }
       key = end;
     }
-    const bool first = !spans_ || c == begin_;
+    // One branch for all: with one a float the compiler has 48 of them.
+    if (!spans_ || c == begin_) {
+      each(total, [&](float& sum, int i, int v, int w) { sum = o[i][v][w]; });
+    } else {
 #pragma unroll
-    for (int i = 0; i < TQ; ++i) {
-      const int q = i * G + g;
-      const bool seen = count_of(q, c) > 0;
-      const float before = maxima_[2 * Q + q], after = maxima_[3 * Q + q];
+      for (int i = 0; i < TQ; ++i) {
+        const int q = i * G + g;
+        const bool seen = count_of(q, c) > 0;
+        const float before = maxima_[2 * Q + q], after = maxima_[3 * Q + q];
 #pragma unroll
-      for (int v = 0; v < kDims; ++v)
+        for (int v = 0; v < kDims; ++v)
 #pragma unroll
-        for (int w = 0; w < kWidth; ++w) {
-          float& sum = total[i][v][w];
-          if (first) sum = o[i][v][w];
-          else if (seen) sum = arith::fma32(o[i][v][w], after, sum * before);
-        }
+          for (int w = 0; w < kWidth; ++w) {
+            const float merged = arith::fma32(o[i][v][w], after, total[i][v][w] * before);
+            total[i][v][w] = seen ? merged : total[i][v][w];
+          }
+      }
     }
     if (!spans_) write(c, c, total);
     else if (c + 1 == end_) write(begin_ / arith::kSpanChunks, begin_, total);
@@ -370,7 +363,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, int position, flo
     // By its wait the projection in front of attention has ended, so the merge may read its rows.
     if (!waited) wait_for_predecessor();
     waited = true;
-    run.run([] { __syncthreads(); });
+    run.run();
   }
 }
 
@@ -387,27 +380,6 @@ static __global__ void __launch_bounds__(kAttentionThreads, 1)
       return attend<4, 6, V>(a, position, attention_memory);
   }
   attend<Many == 1 ? 2 : Many, Many == 1 ? 3 : 6, V>(a, position, attention_memory);
-}
-
-struct AttentionKernel {
-  int many, v;  // D <= 256 * v
-  void (*kernel)(AttentionArgs, const StepParams*);
-};
-static const AttentionKernel kAttentionKernels[] = {
-    {8, 1, kernel_attention<8, 1>}, {4, 1, kernel_attention<4, 1>}, {2, 1, kernel_attention<2, 1>},
-    {1, 1, kernel_attention<1, 1>}, {4, 2, kernel_attention<4, 2>}, {2, 2, kernel_attention<2, 2>},
-    {1, 2, kernel_attention<1, 2>}};
-
-// The smallest that has every query of a key head in one tile, or else the largest; null where
-// `bytes` of shared memory are too few for any.
-static const AttentionKernel* attention_kernel(int d, int queries, int bytes, AttentionRoom& room) {
-  const AttentionKernel* best = nullptr;
-  for (const AttentionKernel& k : kAttentionKernels) {
-    if (k.v != ceil_div(d, 256) || (best && 6 * k.many < queries)) continue;
-    if (attention_room(6 * k.many, k.v, d, bytes, room)) best = &k;
-  }
-  if (best) attention_room(6 * best->many, best->v, d, bytes, room);
-  return best;
 }
 
 }  // namespace vcuda::gpu

@@ -210,7 +210,8 @@ class AttentionRun {
     if (Q < 8 && warp >= Q) return;
     float e0[kMine], e1[kMine], best[kMine], sum[kMine];
     bool first_in[kMine], second_in[kMine];
-    auto query = [&](int i) { return min(warp + 8 * i, Q - 1); };  // the last one twice
+    // A warp that has one query less works on its first one twice, and on no other warp's.
+    auto query = [&](int i) { return Q % 8 == 0 || warp + 8 * i < Q ? warp + 8 * i : warp; };
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int count = count_of(query(i), c);

@@ -34,8 +34,7 @@ static const RingVariant& ring_variant(int tiles) {
 Limits find_limits(const cudaDeviceProp& p, bool hopper) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
-  limits.shared =
-      static_cast<int>(p.sharedMemPerBlockOptin) - 2048;     // what a kernel may declare itself
+  limits.shared = static_cast<int>(p.sharedMemPerBlockOptin);
   const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
   limits.ring = (ring_kib ? std::atoi(ring_kib) : 80) * 1024;
   if (p.major != 9 || !hopper) return limits;

@@ -7,7 +7,7 @@
 // rows l, l + 8, ..., which are the contract's lanes. Other sizes: gdn_any.cuh.
 //
 // Nothing of the state and of the weights waits for the operation in front: it is asked for before
-// `ready`.
+// that one has ended.
 #pragma once
 
 #include "arith/activations.h"
@@ -56,45 +56,47 @@ struct __align__(16) GdnShared {
   static constexpr int kLane = J + 4;
   float keys[kRowBlock][8 * kLane], queries[kRowBlock][8 * kLane];
   float values[kRowBlock][8 * J / Split];
-  // Of all columns, four rows together; two, since the other block may be ahead.
-  float4 outputs[2][kRowBlock / 4][8 * J];
-  float2 scalars[kRowBlock];  // beta, decay
+  float4 outputs[kRowBlock / 4][8 * J];  // of all columns, four rows together
+  float2 scalars[kRowBlock];             // beta, decay
 };
 
-// The blocks of one head as one of them sees them. An exchange is the outputs of up to eight rows,
+// The blocks of one head as one of them sees them. They exchange the outputs of up to eight rows,
 // in fours of a column: as few messages as can be, since a barrier takes one at a time. kCopies
 // threads of a column give its fours, each one of them to one block.
 template <int Split>
 struct GdnPeer {
-  static constexpr int rank = 0, exchange = 0;
+  static constexpr int rank = 0;
+  __device__ __forceinline__ void meet() const {}
   __device__ __forceinline__ void expect(int) const {}
   static constexpr int kCopies = kRowBlock / 4;
   __device__ __forceinline__ static int four_of(int copy) { return copy; }
   __device__ __forceinline__ void give(float4* place, const float (&o)[4], int, bool real) const {
     if (real) *place = make_float4(o[0], o[1], o[2], o[3]);
   }
-  template <class Sync>
-  __device__ __forceinline__ void wait(Sync sync) {
-    sync();
-  }
+  __device__ __forceinline__ void wait() const { __syncthreads(); }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 template <>
 struct GdnPeer<2> {
-  uint64_t* arrived;  // [2] in shared memory, exchanges alternate
+  uint64_t* arrived;  // in shared memory
   int rank;
-  uint32_t exchange = 0;  // its number, modulo 4: buffer and parity
 
-  __device__ __forceinline__ explicit GdnPeer(uint64_t* barriers)
-      : arrived(barriers), rank(static_cast<int>(blockIdx.x) % 2) {}
-  // By one thread; the cluster meets between this and the first outputs.
-  __device__ __forceinline__ void init() const {
-    barrier_init(&arrived[0], 1), barrier_init(&arrived[1], 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __device__ __forceinline__ explicit GdnPeer(uint64_t* barrier)
+      : arrived(barrier), rank(static_cast<int>(blockIdx.x) % 2) {
+    if (threadIdx.x == 0) {
+      barrier_init(arrived, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // init has its fence
+  }
+  // Both blocks have their barrier.
+  __device__ __forceinline__ void meet() const {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   }
   __device__ __forceinline__ void expect(int floats) const {  // by one thread, of both blocks
-    barrier_expect(&arrived[exchange % 2], static_cast<uint32_t>(floats * 4));
+    barrier_expect(arrived, static_cast<uint32_t>(floats * 4));
   }
   static constexpr int kCopies = 2 * kRowBlock / 4;
   __device__ __forceinline__ static int four_of(int copy) { return copy / 2; }
@@ -106,16 +108,12 @@ struct GdnPeer<2> {
           "mapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, %1, %2;\n"
           "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
           "{%3, %4, %5, %6}, [bar];\n}" ::"r"(shared_address(place)),
-          "r"(shared_address(&arrived[exchange % 2])), "r"(copy % 2 == 0 ? rank : 1 - rank),
-          "f"(o[0]), "f"(o[1]), "f"(o[2]), "f"(o[3])
+          "r"(shared_address(arrived)), "r"(copy % 2 == 0 ? rank : 1 - rank), "f"(o[0]), "f"(o[1]),
+          "f"(o[2]), "f"(o[3])
           : "memory");
   }
   // Until all outputs are here, and with them every warp of this block is through.
-  template <class Sync>
-  __device__ __forceinline__ void wait(Sync) {
-    barrier_wait_cluster(&arrived[exchange % 2], exchange / 2 % 2);
-    exchange = (exchange + 1) % 4;
-  }
+  __device__ __forceinline__ void wait() const { barrier_wait_cluster(arrived, 0); }
 };
 #endif
 
@@ -175,12 +173,10 @@ __host__ __device__ constexpr int gdn_threads() {
   return 64 * J / (Split * C);
 }
 
-// Rows [row0, row0 + 8) of the batch for one head. t: of gdn_threads, which sync() joins; ready()
-// returns when `in` is there.
-template <int J, int C, int Split, class Ready, class Sync>
-__device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step, int head, int t,
-                                         void* memory, GdnPeer<Split>& peer, Ready ready,
-                                         Sync sync) {
+// Rows [row0, row0 + 8) of the batch for one head, by a block of gdn_threads.
+template <int J, int C, int Split>
+__device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* step,
+                                         GdnShared<J, Split>& sh, const GdnPeer<Split>& peer) {
   static_assert(arith::kGdnLanes == 8 && arith::kHeadNormLanes == 32 && arith::kGroup == 32,
                 "8 threads a column, a warp a norm");
   constexpr int kD = 8 * J, kColumns = kD / Split, kWarps = gdn_threads<J, C, Split>() / 32,
@@ -189,11 +185,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
                 kGroups * kRowBlock <= 2 * kWarps);
   static_assert(C == 1 || C == 2);
   using Shared = GdnShared<J, Split>;
-  Shared& sh = *static_cast<Shared*>(memory);
+  const int head = blockIdx.x / Split, t = threadIdx.x;
   // The shuffles tell the compiler that a warp goes together, wherever the arguments lie.
   const int lane = t % 32, warp = uniform(t / 32), row0 = uniform(a.row0),
             rows = uniform(min(a.m - row0, kRowBlock)), first_column = peer.rank * kColumns;
-  const bool later = row0 > 0;  // the launch in front wrote the state
+  const bool later = row0 > 0;                           // the launch in front wrote the state
+  auto ready = [&] { wait_letting_go(), peer.meet(); };  // `in` is there
   if (later) ready();
 
   // S of this thread: rows l, l + 8, ... of the columns column + 4 c, in float4s of rows.
@@ -306,7 +303,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     if (lane < rows) sh.scalars[lane] = {beta, decay};
   }
   if (z_here) gate[0] = arith::silu32(gate[0]), gate[1] = arith::silu32(gate[1]);
-  sync();
+  __syncthreads();
 
   float k[J], q[J];
   auto fetch = [&](float(&to)[J], const float* from) {
@@ -361,13 +358,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
     mine = second ? o[C - 1] : o[0], others = second ? o[0] : o[C - 1];
   }
   finish(rows - 1);
-  float4(&outputs)[kRowBlock / 4][kD] = sh.outputs[peer.exchange % 2];
-  peer.give(&outputs[row_of_copy / 4][first_column + column + (second ? 4 : 0)], four, copy,
+  peer.give(&sh.outputs[row_of_copy / 4][first_column + column + (second ? 4 : 0)], four, copy,
             copy < peer.kCopies && row_of_copy < rows);
-  peer.wait(sync);
+  peer.wait();
 
   if (z_here) {  // gated norm
-    const float* o = reinterpret_cast<const float*>(outputs[z_row / 4]) + z_row % 4;
+    const float* o = reinterpret_cast<const float*>(sh.outputs[z_row / 4]) + z_row % 4;
     float ss = 0.0f;
 #pragma unroll
     for (int j = 0; j < kD; j += 32) ss = arith::fma32(o[4 * (j + lane)], o[4 * (j + lane)], ss);
@@ -396,25 +392,13 @@ template <int J, int C, int Split>
 static __global__ void __launch_bounds__(gdn_threads<J, C, Split>())
     kernel_gdn(GdnArgs a, const StepParams* step) {
   extern __shared__ __align__(16) uint8_t gdn_shared[];
-  auto sync = [] { __syncthreads(); };
+  GdnShared<J, Split>& sh = *reinterpret_cast<GdnShared<J, Split>*>(gdn_shared);
   if constexpr (Split == 1) {
-    GdnPeer<1> alone;
-    gdn_head<J, C, 1>(
-        a, step, blockIdx.x, threadIdx.x, gdn_shared, alone, [] { wait_letting_go(); }, sync);
+    gdn_head<J, C, 1>(a, step, sh, GdnPeer<1>());
   } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-    __shared__ __align__(8) uint64_t arrived[2];
-    GdnPeer<2> peer(arrived);
-    if (threadIdx.x == 0) peer.init();
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // init has its fence
-    gdn_head<J, C, 2>(
-        a, step, blockIdx.x / 2, threadIdx.x, gdn_shared, peer,
-        [] {
-          wait_letting_go();
-          asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-        },
-        sync);
+    __shared__ __align__(8) uint64_t arrived;
+    gdn_head<J, C, 2>(a, step, sh, GdnPeer<2>(&arrived));
 #endif
   }
 }

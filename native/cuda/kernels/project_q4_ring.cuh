@@ -24,8 +24,7 @@ static __global__ void __launch_bounds__(kRingThreads, 1)
   } else if (warp > kConsumers) {
     wait_for_predecessor();
     block.meet();
-    RingReducer reducer;
-    reducer.run<Few>(block, plan, p, warp - kConsumers - 1);
+    ring_reduce<Few>(block, plan, p, warp - kConsumers - 1);
   } else {
     ring_consume<R, Few>(block, plan, p);
     block.meet();

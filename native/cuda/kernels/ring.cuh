@@ -339,71 +339,67 @@ __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan&
   }
 }
 
-struct RingReducer {
-  uint32_t passes = 0;
-
-  // reducer: 0 .. kReducers-1, a warp. What the results are added to must be there.
-  template <bool Few>
-  __device__ __forceinline__ void run(const RingBlock& b, const RingPlan& plan, const Projection& p,
-                                      int reducer) {
-    const Q4Shape& q = p.q;
-    const Output& out = p.out;
-    const int lane = threadIdx.x % 32, slab_tiles = q.tiles, slabs = q.slabs();
-    for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * out.m;
-         task += gridDim.x * kReducers) {
-      const int r = task / out.m, i = task % out.m;
-      const float *w = p.floats.w + static_cast<size_t>(r) * p.floats.cols,
-                  *x = p.floats.x + static_cast<size_t>(i) * p.floats.cols;
-      float sum = 0.0f;
-      int k = lane;
-      for (; k + 32 * 31 < p.floats.cols;
-           k +=
-           32 * 32) {  // many loads on their way: this must end before the first lane sums come
-        float a[32], c[32];
+// reducer: 0 .. kReducers-1, a warp. What the results are added to must be there.
+template <bool Few>
+__device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& plan,
+                                            const Projection& p, int reducer) {
+  const Q4Shape& q = p.q;
+  const Output& out = p.out;
+  const int lane = threadIdx.x % 32, slab_tiles = q.tiles, slabs = q.slabs();
+  for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * out.m;
+       task += gridDim.x * kReducers) {
+    const int r = task / out.m, i = task % out.m;
+    const float *w = p.floats.w + static_cast<size_t>(r) * p.floats.cols,
+                *x = p.floats.x + static_cast<size_t>(i) * p.floats.cols;
+    float sum = 0.0f;
+    int k = lane;
+    for (; k + 32 * 31 < p.floats.cols;
+         k += 32 * 32) {  // many loads on their way: this must end before the first lane sums come
+      float a[32], c[32];
 #pragma unroll
-        for (int j = 0; j < 32; ++j) a[j] = w[k + 32 * j], c[j] = x[k + 32 * j];
+      for (int j = 0; j < 32; ++j) a[j] = w[k + 32 * j], c[j] = x[k + 32 * j];
 #pragma unroll
-        for (int j = 0; j < 32; ++j) sum = arith::fma32(a[j], c[j], sum);
-      }
-      for (; k < p.floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
-      sum = warp_tree(sum);
-      if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
+      for (int j = 0; j < 32; ++j) sum = arith::fma32(a[j], c[j], sum);
     }
-
-    using Sum = TileSum<Few>;
-    const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
-    const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
-              other = 1 - b.rank;
-    for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
-      Sum* inbox = reinterpret_cast<Sum*>(b.shared + plan.exchange +
-                                          static_cast<int>(passes % 2) * plan.inbox);
-      uint64_t* arrived = &b.bars->exchange[passes % 2];
-      Sum before[kOwned];  // asked for early: under the stream of weights a load takes long
-#pragma unroll
-      for (int j = 0; j < kOwned; ++j)
-        if (const int i = reducer + j * kReducers; i < owned)
-          before[j] = out.load<Sum>(slab * slab_tiles + i * 2 + b.rank, lane);
-      if (reducer == 0 && lane == 0)
-        barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
-      barrier_wait(&b.bars->sums, passes % 2);
-      for (int i = reducer; i < slab_tiles; i += kReducers) {
-        const Sum v = tree<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
-        Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
-        if (i % 2 == b.rank) *place = v;
-        else send(place, arrived, other, v);
-      }
-      barrier_arrive(&b.bars->taken);
-      named_barrier<1, kReducers * 32>();  // this block's own sums
-      barrier_wait_cluster(arrived, passes / 2 % 2);
-#pragma unroll
-      for (int j = 0; j < kOwned; ++j)
-        if (const int i = reducer + j * kReducers; i < owned)
-          out.store(slab * slab_tiles + i * 2 + b.rank, lane,
-                    tree<2>(inbox + i * 32 + lane, owned_most * 32), before[j]);
-      named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
-    }
+    for (; k < p.floats.cols; k += 32) sum = arith::fma32(w[k], x[k], sum);
+    sum = warp_tree(sum);
+    if (lane == 0) p.floats.y[static_cast<size_t>(i) * out.ld + r] = sum;
   }
-};
+
+  using Sum = TileSum<Few>;
+  const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
+  const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
+            other = 1 - b.rank;
+  uint32_t passes = 0;
+  for (int slab = b.first; slab < slabs; slab += b.step, ++passes) {
+    Sum* inbox = reinterpret_cast<Sum*>(b.shared + plan.exchange +
+                                        static_cast<int>(passes % 2) * plan.inbox);
+    uint64_t* arrived = &b.bars->exchange[passes % 2];
+    Sum before[kOwned];  // asked for early: under the stream of weights a load takes long
+#pragma unroll
+    for (int j = 0; j < kOwned; ++j)
+      if (const int i = reducer + j * kReducers; i < owned)
+        before[j] = out.load<Sum>(slab * slab_tiles + i * 2 + b.rank, lane);
+    if (reducer == 0 && lane == 0)
+      barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
+    barrier_wait(&b.bars->sums, passes % 2);
+    for (int i = reducer; i < slab_tiles; i += kReducers) {
+      const Sum v = tree<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
+      Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
+      if (i % 2 == b.rank) *place = v;
+      else send(place, arrived, other, v);
+    }
+    barrier_arrive(&b.bars->taken);
+    named_barrier<1, kReducers * 32>();  // this block's own sums
+    barrier_wait_cluster(arrived, passes / 2 % 2);
+#pragma unroll
+    for (int j = 0; j < kOwned; ++j)
+      if (const int i = reducer + j * kReducers; i < owned)
+        out.store(slab * slab_tiles + i * 2 + b.rank, lane,
+                  tree<2>(inbox + i * 32 + lane, owned_most * 32), before[j]);
+    named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
+  }
+}
 #endif
 
 }  // namespace vcuda::gpu

@@ -3,10 +3,10 @@
 //
 // For a row's group: a = max|x|, e = floor(log2 a) but at least -100; q = rint(x * 2^(21-e)), |q|
 // <= 2^22, scale 2^(e-21). q = d2*65536 + d1*256 + d0 with signed 8-bit digits. a = 0: all zero.
-// A NaN, an infinity or an |x| from 2^109 up in the group makes the scale NaN, so that it reaches the
-// step's outputs and is refused there: integers alone would hide it, and below 2^109 every way of
-// forming the terms stays finite. y = sum over groups, kQ4Lanes lanes, each term
-// fma(float(c), weight_scale * scale, lane), c = sum w*q exact in int32.
+// A NaN, an infinity or an |x| from 2^109 up in the group makes the scale NaN, so that it reaches
+// the step's outputs and is refused there: integers alone would hide it, and below 2^109 every way
+// of forming the terms stays finite. y = sum over groups, kQ4Lanes lanes, each term fma(float(c),
+// weight_scale * scale, lane), c = sum w*q exact in int32.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,6 @@ Limits find_limits(const cudaDeviceProp& p, bool hopper) {
   Limits limits;
   limits.multiprocessors = p.multiProcessorCount;
   limits.shared = static_cast<int>(p.sharedMemPerBlockOptin);
-  const char* ring_kib = std::getenv("VLLM_CUDA_RING_KIB");  // for sweeps; NOTES.md has one
-  limits.ring = (ring_kib ? std::atoi(ring_kib) : 80) * 1024;
   if (p.major != 9 || !hopper) return limits;
   for (const RingVariant& v : kRing)
     for (const auto& kernel : v.kernel) {
@@ -58,12 +56,6 @@ Limits find_limits(const cudaDeviceProp& p, bool hopper) {
   return limits;
 }
 
-static RingPlan ring_plan(const Q4Matrix& matrix, int m, const Limits& limits) {
-  const Q4Shape& q = matrix.shape;
-  return RingPlan(q.tiles, q.supersteps(), ceil_div(q.slabs(), matrix.clusters), m, limits.shared,
-                  limits.ring);
-}
-
 // The simple kernel's cut: a warp a tile.
 static Q4Matrix simple_matrix(int rows, int groups) {
   return {{rows, groups, 1, 16, 1}, false, 0, nullptr};
@@ -73,7 +65,7 @@ static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limit
   Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
   if (limits.clusters == 0) return matrix;
   matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
-  if (ring_plan(matrix, kRowBlock, limits).bytes > limits.shared) matrix.clusters = 0;
+  if (!RingPlan(tiles, kRowBlock, limits.shared).fits()) matrix.clusters = 0;
   return matrix;
 }
 
@@ -168,7 +160,7 @@ void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& 
                   p.q, p.act, p.out);
     return;
   }
-  const RingPlan plan = ring_plan(matrix, p.out.m, limits);
+  const RingPlan plan(p.q.tiles, p.out.m, limits.shared);
   stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);

@@ -20,8 +20,6 @@ struct Q4Matrix {
 struct Limits {
   int multiprocessors = 0;
   int shared = 0;  // bytes of a ring block
-  int ring =
-      0;  // bytes of its ring at most: what it fetches ahead competes with the operation before it
   int clusters =
       0;  // ring blocks' clusters that run at once; 0: the device has not the instructions
 };

@@ -17,6 +17,7 @@ namespace vcuda::gpu {
 
 constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
 constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
+constexpr int kRingBytes = 80 << 10;                // of weights, or four stages: more is slower
 constexpr int kStages = 16;                         // of a ring at most
 constexpr int kMostTiles = 12;                      // of a slab
 constexpr int kOwned = kMostTiles / 2 / kReducers;  // tiles that one reducer writes
@@ -41,41 +42,30 @@ struct RingBarriers {
   uint64_t full[kStages], empty[kStages], exchange[2], sums, taken;
 };
 
-// Shared memory, in this order: barriers, lane sums, exchange, activations (where they are
-// resident), ring. A stage of the ring is a superstep's cells and, unless they are resident, its
-// activations.
+// Shared memory, in this order: barriers, lane sums, exchange, ring. A stage of the ring is a
+// superstep's cells and its activations.
 struct RingPlan {
-  int sums, exchange, inbox;  // offsets; bytes of one of the two inboxes
-  int act, act_step;  // offset of a superstep's activations: of the first, resident, and bytes
-                      // to the next; else of a stage, and 0
-  int ring, stage, stages;  // offset; bytes of a stage; how many
+  int sums, exchange, inbox;     // offsets; bytes of one of the two inboxes
+  int ring, act, stage, stages;  // offset; the activations' in a stage; bytes of a stage; how many
   int bytes;
 
   RingPlan() = default;
-  // For a projection of `tiles` tiles a cell, `supersteps` supersteps and `passes` slabs a cluster,
-  // m rows; limit: of shared memory, most: of the ring's weights.
-  RingPlan(int tiles, int supersteps, int passes, int m, int limit, int most) {
+  // For a projection of `tiles` tiles a cell and m rows; limit: of shared memory.
+  RingPlan(int tiles, int m, int limit) {
     constexpr int cluster = 2;
-    const int tile = few_rows(m) ? 256 : 512, cells = kConsumers * tiles * kTileBytes,
-              acts = (kConsumers * act_stride(m) + 127) / 128 * 128;
+    const int tile = few_rows(m) ? 256 : 512;
     sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
     exchange = sums + kConsumers * tiles * tile;
     inbox = cluster * ((tiles + 1) / cluster) * tile;
     ring = exchange + 2 * inbox;
-    stages = most / cells < kStages ? most / cells : kStages;
-    if (stages < 2) stages = 2;
-    // Activations of several passes stay, where the ring still has its stages.
-    if (passes > 1 && ring + supersteps * acts + stages * cells <= limit) {
-      act = ring, act_step = acts;
-      ring += supersteps * acts;
-      stage = cells;
-    } else {
-      act = cells, act_step = 0;
-      stage = cells + acts;
-    }
-    while (stages > 2 && ring + stages * stage > limit) --stages;
+    act = kConsumers * tiles * kTileBytes;
+    stage = act + (kConsumers * act_stride(m) + 127) / 128 * 128;
+    const int most = kRingBytes / act < 4 ? 4 : kRingBytes / act, room = (limit - ring) / stage;
+    stages = most < room ? most : room;
+    if (stages > kStages) stages = kStages;
     bytes = ring + stages * stage;
   }
+  bool fits() const { return stages >= 2; }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
@@ -223,15 +213,14 @@ struct RingCursor {
   }
 };
 
-// One thread. A stage is full when its weights and its activations have come; resident activations
-// come with the stages of the first slab.
+// One thread. A stage is full when its weights and its activations have come.
 struct RingProducer {
   const RingBlock& b;
   const RingPlan& plan;
   const Projection& p;
   int supersteps, total;   // stages of a slab, of all slabs
   uint32_t bytes, stride;  // weights of a stage; activations of a group
-  // Where the walk over all stages stands: weights, and the superstep's place in its slab.
+  // Where the walk over all weights stands, and the superstep's place in its slab.
   const uint8_t* weights;
   int slab, s = 0;
 
@@ -255,26 +244,24 @@ struct RingProducer {
     wait();
     asm volatile("fence.proxy.async.global;" ::: "memory");
     RingCursor at;
-    const int with_acts = plan.act_step ? supersteps : total;
-    int act_s = 0;  // superstep of the stage at `at`
-    for (int i = 0; i < total; ++i, at.next(plan)) {
+    for (int i = 0, superstep = 0; i < total; ++i, at.next(plan)) {
       uint8_t* stage = b.shared + plan.ring + at.stage * plan.stage;
       uint64_t* full = &b.bars->full[at.stage];
-      const int group = act_s * arith::kQ4Lanes + b.rank * kConsumers,
-                groups = i < with_acts ? min(p.q.groups - group, kConsumers) : 0;
-      const uint32_t act_bytes = groups > 0 ? static_cast<uint32_t>(groups) * stride : 0;
-      if (i >= filled) {
+      // The second block may have no group in the last superstep.
+      const int group = superstep * arith::kQ4Lanes + b.rank * kConsumers,
+                groups = max(min(p.q.groups - group, kConsumers), 0);
+      const uint32_t act_bytes = static_cast<uint32_t>(groups) * stride;
+      if (i < filled) {
+        barrier_expect(full, act_bytes);
+      } else {
         barrier_wait(&b.bars->empty[at.stage], at.parity ^ 1);
         barrier_expect(full, bytes + act_bytes);
         bulk_copy(stage, weights, bytes, full);
         next();
-      } else {
-        barrier_expect(full, act_bytes);
       }
-      if (act_bytes)
-        bulk_copy((plan.act_step ? b.shared + act_s * plan.act_step : stage) + plan.act,
-                  p.act + static_cast<size_t>(group) * stride, act_bytes, full);
-      if (++act_s == supersteps) act_s = 0;
+      if (groups)
+        bulk_copy(stage + plan.act, p.act + static_cast<size_t>(group) * stride, act_bytes, full);
+      if (++superstep == supersteps) superstep = 0;
     }
   }
 
@@ -299,22 +286,20 @@ __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan&
   const int own_groups =
       (q.groups - b.rank * kConsumers - warp + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
   const ActOffsets<Few> offsets(lane, p.out.m);
-  const int own_act = warp * act_stride(p.out.m);
+  const int own_act = plan.act + warp * act_stride(p.out.m);
   TileSum<Few>* sums = reinterpret_cast<TileSum<Few>*>(b.shared + plan.sums) + warp * R * 32 + lane;
   const uint8_t* stages = b.shared + plan.ring;
   RingCursor at;
   uint32_t taken = 1;  // parity
   for (int slab = b.first; slab < slabs; slab += b.step, taken ^= 1) {
     TileSum<Few> sum[R] = {};
-    const uint8_t* resident = b.shared + plan.act + own_act;
-    for (int s = 0; s < supersteps; ++s, resident += plan.act_step) {
+    for (int s = 0; s < supersteps; ++s) {
       const uint8_t* stage = stages + at.stage * plan.stage;
       uint64_t* empty = &b.bars->empty[at.stage];
       barrier_wait(&b.bars->full[at.stage], at.parity);
       at.next(plan);
       // What the arithmetic needs first comes first.
-      const ActFragment<Few> x =
-          offsets.load(plan.act_step ? resident : stage + plan.act + own_act);
+      const ActFragment<Few> x = offsets.load(stage + own_act);
       Cell<R> cell;
       cell.load(stage + warp * (R * kTileBytes), lane);
       auto give_back = [&] {

@@ -44,7 +44,8 @@ typedef enum vcuda_status {
                                projection; no such ISA */
   VCUDA_E_CONTEXT_FULL = 4, /* the attention cache has no room for the rows asked for */
   VCUDA_E_NO_MARK = 5,      /* rollback without a mark, or a second rollback of one mark */
-  VCUDA_E_NONFINITE = 6,    /* a NaN or an infinity in the step's result; the step is undone */
+  VCUDA_E_NONFINITE = 6,    /* a NaN or an infinity in the step's result, or inputs of a 4-bit
+                               projection from 2^109 up; the step is undone */
   VCUDA_E_MEMORY = 7,       /* out of host or device memory */
   VCUDA_E_DEVICE = 8,       /* no usable device, or the device reported an error */
   VCUDA_E_INTERNAL = 9      /* a defect of the library */

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from pyharness.errors import UsageError
+from pyharness.errors import InputError, UsageError
 from pyharness.values import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,17 +59,40 @@ def remove_earlier_results(command: click.Command, arguments: Sequence[str]) -> 
     """Removes what an earlier command left under the names that results are to go to, whatever
     becomes of this command line: click comes to no value of one with an unknown option.
     """
-    for word in arguments:
-        if isinstance(command, click.Group):
-            command = command.commands.get(word, command)
-    targets = {name for p in command.params if p.callback is target for name in p.opts}
-    for word, following in zip(arguments, (*arguments[1:], "-"), strict=True):
-        name, given, value = word.partition("=")
-        path = value if given else following
-        if name in targets and path != "-":
-            from pyharness.files import remove_result
+    failed: Exception | None = None
+    for path in _targets(command, arguments):
+        from pyharness.files import remove_result
 
+        try:
             remove_result(Path(path))
+        except (InputError, OSError) as e:  # the others go all the same
+            failed = failed or e
+    if failed:
+        raise failed
+
+
+def _targets(command: click.Command, arguments: Sequence[str]) -> Iterator[str]:
+    """Every file that a result is to go to, read as click reads it: what follows an option that
+    takes a value, as in ``--archive archive``, is neither a command nor an option.
+    """
+    words, strange = iter(arguments), False  # strange: an unknown option, which may take a value
+    for word in words:
+        if word == "--":
+            return
+        if not word.startswith("-"):
+            if isinstance(command, click.Group) and not strange:
+                command = command.commands.get(word, command)
+            strange = False
+            continue
+        name, given, value = word.partition("=")
+        known = (p for p in command.params if isinstance(p, click.Option))
+        option = next((p for p in known if name in (*p.opts, *p.secondary_opts)), None)
+        strange = option is None and not given
+        if option is None or option.is_flag:
+            continue
+        path = value if given else next(words, "-")
+        if option.callback is target and path != "-":
+            yield path
 
 
 ARCHIVE = options(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyharness import acceptance, record
+from pyharness import acceptance, cli, record
 from pyharness.coverage import ModelCoverage
 from pyharness.errors import Exit, NothingProved
 from pyharness.files import sha256_file
@@ -71,6 +71,39 @@ def test_an_earlier_result_is_gone_however_it_is_named(bench: Bench, tmp_path: P
     assert bench("--m1", *SMALL, *results) == Exit.SAME
     assert bench("--json", tmp_path / "none" / "x", results[1]) == Exit.USAGE  # no such folder
     assert told.exists() and not cases.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--archive", "archive"],
+        ["--out", "runs", "--nonsense"],
+        ["--only", "speed", "--nonsense"],
+        ["--nonsense", "archive"],
+        ["--no-trace", "--nonsense"],
+    ],
+)
+def test_the_value_of_an_option_is_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told, cases = tmp_path / "v.json", tmp_path / "j.xml"
+    told.write_text('{"schema": "ab-verdict/1"}')
+    cases.write_text('<?xml version="1.0"?><testsuites>')
+    assert cli.run([*line, "--json", str(told), "--junit", str(cases)]) != Exit.SAME
+    assert not told.exists() and not cases.exists()
+    told.write_text('{"schema": "ab-verdict/1"}')
+    assert cli.run(["--only", "--json", "--nonsense", str(told)]) == Exit.USAGE and told.exists()
+    assert cli.run(["show", "--", "--json", str(told)]) == Exit.USAGE and told.exists()
+
+
+def test_one_result_that_cannot_be_removed_keeps_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cases, long = tmp_path / "j.xml", tmp_path / ("x" * 300)
+    cases.write_text('<?xml version="1.0"?><testsuites>')
+    assert cli.run(["--json", str(long), "--junit", str(cases)]) == Exit.USAGE
+    assert not cases.exists() and capfd.readouterr().err.count("\n") == 1
 
 
 def test_what_is_no_target_of_a_result_stays(bench: Bench, tmp_path: Path) -> None:

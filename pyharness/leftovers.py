@@ -24,19 +24,28 @@ _PARTS = (*get_args(Arm), FOLDER)
 
 
 @contextlib.contextmanager
-def living(folder: Path) -> Iterator[None]:
-    """While this lasts the run is in progress. One that ends without a verdict, whatever ended it,
-    leaves its plan, so that ``show`` says so, and no dumps.
-    """
+def held(folder: Path) -> Iterator[None]:
+    """While this lasts a process is at work on the run, and nobody removes it."""
     fd = open_regular(folder / PLAN)
     try:
         with contextlib.suppress(OSError):  # no locks here: then ``sweep`` has none either
             fcntl.flock(fd, fcntl.LOCK_SH)
         yield
     finally:
-        if not (folder / VERDICT).exists():
-            remove_dumps(folder)
         os.close(fd)
+
+
+@contextlib.contextmanager
+def living(folder: Path) -> Iterator[None]:
+    """While this lasts the run is in progress. One that ends without a verdict, whatever ended it,
+    leaves its plan, so that ``show`` says so, and no dumps.
+    """
+    with held(folder):
+        try:
+            yield
+        finally:
+            if not (folder / VERDICT).exists():
+                remove_dumps(folder)
 
 
 def remove_dumps(folder: Path) -> None:

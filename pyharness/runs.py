@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError, NothingProved, UsageError
 from pyharness.files import open_regular, sha256_file
 from pyharness.leftovers import PLAN, VERDICT
-from pyharness.messages import one_line
+from pyharness.messages import one_line, refused_by_system
 from pyharness.report import document
 from pyharness.report.speed import speed_lines
 from pyharness.report.tables import print_table
@@ -31,6 +31,7 @@ from pyharness.speed import timing
 from pyharness.values import to_json
 
 UNFINISHED, IN_PROGRESS, DAMAGED = "unfinished", "in progress", "damaged"
+SETTLED_S = 60  # one that begins has no plan yet, or no lock on it, for less than that
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class RunLine:
     exit_code: int | None  # None: there is no verdict
     summary: str  # how many jobs ended how; of a damaged one, why it is
     size_bytes: int  # of all its files
-    accepted: str  # label of the library that it was accepted for, "" for none
+    accepted: str | None  # label of the library that it was accepted for, "" for none; None: its
+    # record cannot be read
 
 
 def show(run: str, settings: Settings, json_path: str | None, *, full: bool = False) -> int:
@@ -69,7 +71,7 @@ def list_runs(settings: Settings, *, as_json: bool) -> int:
     """Every run, newest first."""
     try:
         accepted = _accepted(settings)
-    except GateRefusal as e:
+    except (GateRefusal, InputError) as e:
         accepted = {}
         print(f"note: which runs were accepted is not known: {one_line(str(e))}", file=sys.stderr)
     lines = [_line(folder, accepted) for folder in record.run_folders(settings["out"])]
@@ -86,20 +88,12 @@ def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool) -> int:
     """Removes all runs but the newest ``keep``, those that were accepted and those in progress;
     before that it names them and asks.
     """
-    accepted = _accepted(settings)  # where that is not known, nothing goes
-    old: dict[Path, RunLine] = {}
-    for folder in record.run_folders(settings["out"])[keep:]:
-        line = _line(folder, accepted)
-        if why := _stays(folder, line):
-            print(f"note: {line.name} stays: {why}", file=sys.stderr)
-        else:
-            old[folder] = line
+    old = _old(settings, record.run_folders(settings["out"])[keep:])
     if not old:
         print(f"nothing to remove: {settings['out']}")
         return Exit.SAME
     _print(old.values())
-    total = size(sum(line.size_bytes for line in old.values()))
-    what = f"{len(old)} run{'s' if len(old) > 1 else ''}, {total}"
+    what = _counted(old.values())
     if dry_run:
         print(f"would remove {what}")
         return Exit.SAME
@@ -108,24 +102,57 @@ def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool) -> int:
     if not yes and not click.confirm(f"remove {what}?"):
         print("nothing was removed")
         return Exit.SAME
-    for folder in old:
-        _remove(folder)
-    print(f"removed {what}")
+    if not yes:  # the question may have stood there for hours
+        old = _old(settings, old)
+    stay = []
+    for folder in list(old):
+        try:
+            _remove(folder)
+        except OSError as e:
+            stay.append(f"{old.pop(folder).name}: {refused_by_system(e)}")
+    print(f"removed {_counted(old.values())}")
+    if stay:
+        raise InputError(f"not removed, or not all of it: {'; '.join(stay)}")
     return Exit.SAME
+
+
+def _old(settings: Settings, folders: Iterable[Path]) -> dict[Path, RunLine]:
+    """Those of the runs that may be removed. Why another one stays is told."""
+    accepted = _accepted(settings)  # where that is not known, nothing goes
+    old = {}
+    for folder in folders:
+        line = _line(folder, accepted)
+        if why := _stays(folder, line):
+            print(f"note: {line.name} stays: {why}", file=sys.stderr)
+        else:
+            old[folder] = line
+    return old
 
 
 def _stays(folder: Path, line: RunLine) -> str:
     """Why a run is not removed, "" if it may be."""
     if line.accepted:
         return f"accepted as {line.accepted}"
+    if line.accepted is None:
+        return "its record cannot be read, so whether it was accepted is not known"
     if folder.is_symlink():
         return "a link; what it names is elsewhere"
-    return IN_PROGRESS if line.verdict == IN_PROGRESS else ""
+    if _in_use(folder):  # also one with a verdict: ``speed`` goes on after it
+        return IN_PROGRESS
+    if line.verdict == UNFINISHED and time.time() - folder.stat().st_mtime < SETTLED_S:
+        return f"unfinished, and changed in the last {SETTLED_S} s: it may just begin"
+    return ""
+
+
+def _counted(lines: Collection[RunLine]) -> str:
+    total = size(sum(line.size_bytes for line in lines))
+    return f"{len(lines)} run{'' if len(lines) == 1 else 's'}, {total}"
 
 
 def _print(lines: Iterable[RunLine]) -> None:
     rows = [
-        (x.name, x.started, x.verdict, size(x.size_bytes), x.accepted, x.summary) for x in lines
+        (x.name, x.started, x.verdict, size(x.size_bytes), x.accepted or "", x.summary)
+        for x in lines
     ]
     head = ("run", "started (UTC)", "verdict", "size", "accepted as", "jobs")
     print_table(head, rows, right=("size",))
@@ -150,19 +177,27 @@ def _line(folder: Path, accepted: dict[str, str]) -> RunLine:
         word = IN_PROGRESS if _in_use(folder) else UNFINISHED
     except InputError as e:
         word, summary = DAMAGED, one_line(str(e))
-    label = ""
-    with contextlib.suppress(InputError):
-        label = accepted.get(str(sha256_file(folder / "record.json")[0]), "")
+    except OSError as e:  # a folder that this user may not look into
+        word, summary = DAMAGED, one_line(refused_by_system(e))
     day, at = folder.name[:8], folder.name[9:15]
     started = f"{day[:4]}-{day[4:6]}-{day[6:]} {at[:2]}:{at[2:4]}:{at[4:]}"
+    label = _label(folder / "record.json", accepted)
     return RunLine(folder.name, started, word, code, summary, _size(folder), label)
+
+
+def _label(path: Path, accepted: dict[str, str]) -> str | None:
+    """Of the library that a run with this record was accepted for; None: it cannot be read."""
+    try:
+        return accepted.get(str(sha256_file(path)[0]), "")
+    except InputError:
+        return None if os.path.lexists(path) else ""
 
 
 def _size(folder: Path) -> int:
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # of a run in progress
+            with contextlib.suppress(OSError):  # of a run in progress, or not to be looked into
                 total += os.lstat(os.path.join(place, name)).st_size
     return total
 
@@ -171,8 +206,8 @@ def _in_use(folder: Path) -> bool:
     """Whether a process is at work on the run: it holds a lock on its plan."""
     try:
         fd = open_regular(folder / PLAN)
-    except InputError:  # it is just about to write one, or never will
-        return time.time() - folder.stat().st_mtime < 60
+    except InputError:
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return False

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyharness import app, commands, identity, jobs, plan, record
+from pyharness import app, commands, identity, jobs, leftovers, plan, record
 from pyharness.commands import ModelOptions, SuiteOptions
 from pyharness.config import Settings
 from pyharness.device import Gpu, cpu_state, open_gpu
@@ -69,6 +69,7 @@ def speed_test(options: SpeedOptions, settings: Settings, runner: Runner | None 
         terminal = stack.enter_context(Terminal(results_to_stderr=options.json == "-"))
         inputs = commands.read_inputs(options.models, [workload])
         bits, job = _check_bits(options, settings, workload, inputs, libraries, runner, terminal)
+        stack.enter_context(leftovers.held(bits.folder))  # its verdict is there, its times are not
         told = _frame(options, design, bits, rows, job)
         if bits.verdict.exit_code != Exit.SAME:
             terminal.say("no speed: the bit check is not green")

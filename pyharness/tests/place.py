@@ -8,11 +8,16 @@ from pyharness import cli
 from pyharness.errors import Exit
 
 
+def options(folder: Path) -> tuple[list[str], list[str]]:
+    """Where the archive and the runs are."""
+    archive = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
+    return archive, ["--out", str(folder / "runs")]
+
+
 class Place:
     def __init__(self, folder: Path, baseline: Path, label: str = "first") -> None:
         self.folder = folder
-        self.where = ["--archive", str(folder / "archive"), "--pin", str(folder / "archive.pin")]
-        self.out = ["--out", str(folder / "runs")]
+        self.where, self.out = options(folder)
         added = ["archive", "add", str(baseline), "--label", label, "--why", "test"]
         assert self.run(*added) == Exit.SAME
 

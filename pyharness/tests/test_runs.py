@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pyharness import cli
+from pyharness import cli, leftovers, record
 from pyharness.errors import Exit
-from pyharness.tests.place import Place
+from pyharness.record import new_run
+from pyharness.tests.place import Place, options
 from pyharness.tests.stubs import stub
 
 NAMES = [f"2026010{day}T000000.000Z-00000{day}" for day in range(1, 7)]
@@ -26,28 +28,20 @@ class Runs(Place):
     """Six folders of runs, oldest first; the newest is in progress as long as the test runs."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
-        super().__init__(folder, stub())
-        self.capture = capture
-        line = ["--m1", "--mt", "2", "--synthetic", "gdn", "--prefix", "2", *self.out]
-        for name, fault in ((SAME, "another"), (DIFFERS, "step-m-differs")):
-            self.run(*line, "--no-trace", "--candidate", str(stub(fault)))
-            (made,) = (p for p in self.runs if p.name not in NAMES)
-            self.rename(made, name)
+        self.folder, self.capture = folder, capture
+        self.where, self.out = options(folder)
         for name in (UNFINISHED, LIVING):
             (folder / "runs" / name).mkdir()
             (folder / "runs" / name / "plan.json").write_text("{}")
         shutil.copytree(folder / "runs" / DIFFERS, folder / "runs" / DAMAGED)
         (folder / "runs" / DAMAGED / "verdict.json").write_text("no verdict\n")
+        os.utime(folder / "runs" / UNFINISHED, (0, 0))
         (folder / "elsewhere").mkdir()
         os.utime(folder / "elsewhere", (0, 0))
         (folder / "runs" / LINK).symlink_to(folder / "elsewhere")
         (folder / "runs" / "notes").mkdir()  # a folder of the user's own
         self.plan = (folder / "runs" / LIVING / "plan.json").open()
         fcntl.flock(self.plan, fcntl.LOCK_SH)
-
-    def rename(self, made: Path, name: str) -> None:
-        """As if it had been made then."""
-        made.rename(made.with_name(name))
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         self.capture.readouterr()
@@ -59,8 +53,21 @@ class Runs(Place):
         return [p.name for p in self.runs]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive and two runs, as if they had been made then."""
+    place = Place(tmp_path_factory.mktemp("finished"), stub())
+    line = ["--m1", "--mt", "2", "--synthetic", "gdn", "--prefix", "2", *place.out]
+    for name, fault in ((SAME, "another"), (DIFFERS, "step-m-differs")):
+        place.run(*line, "--no-trace", "--candidate", str(stub(fault)))
+        (made,) = (p for p in place.runs if p.name not in NAMES)
+        made.rename(made.with_name(name))
+    return place.folder
+
+
 @pytest.fixture
-def place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Runs]:
+def place(tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Runs]:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     made = Runs(tmp_path, capfd)
     with made.plan:
         yield made
@@ -70,9 +77,9 @@ def accept(place: Runs, name: str) -> None:
     """The archive's log names the record of that run, as ``accept`` writes it."""
     from pyharness.archive import add
 
-    record = (place.folder / "runs" / name / "record.json").read_bytes()
+    made = (place.folder / "runs" / name / "record.json").read_bytes()
     add(place.folder / "archive", place.folder / "archive.pin", stub("another"),
-        label="reviewed", why="x", record=record)  # fmt: skip
+        label="reviewed", why="x", record=made)  # fmt: skip
 
 
 def test_list(place: Runs) -> None:
@@ -133,6 +140,86 @@ def test_prune_says_what_goes_and_asks(place: Runs, monkeypatch: pytest.MonkeyPa
     assert place("prune", "--keep", "0", "--yes")[1].startswith("nothing to remove")
 
 
+def test_what_changes_while_it_asks_is_seen(place: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def confirm(question: str) -> bool:
+        assert question.startswith("remove 4 runs, ")
+        accept(place, SAME)
+        return True
+
+    monkeypatch.setattr("click.confirm", confirm)
+    code, out, err = place("prune", "--keep", "0")
+    assert code == Exit.SAME and "removed 3 runs, " in out and SAME in place.left
+    assert err.splitlines()[-1] == f"note: {SAME} stays: accepted as reviewed"
+
+
+def test_a_run_with_a_verdict_may_be_in_progress(place: Runs) -> None:
+    """``speed`` measures after its bit check."""
+    with leftovers.held(place.folder / "runs" / DIFFERS):
+        code, out, err = place("prune", "--keep", "0", "--yes")
+    assert code == Exit.SAME and f"note: {DIFFERS} stays: in progress\n" in err
+    assert place.left == [DIFFERS, LINK, LIVING, "notes"] and "removed 3 runs" in out
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_run_that_begins_stays(place: Runs, planned: bool) -> None:
+    """It has no plan, or no lock on it."""
+    begun = new_run(place.folder / "runs")
+    if planned:
+        (begun / "plan.json").write_text("{}")
+    _, _, err = place("prune", "--keep", "0", "--yes")
+    assert begun.name in place.left
+    assert f"note: {begun.name} stays: unfinished, and changed in the last 60 s" in err
+    os.utime(begun, (0, 0))
+    place("prune", "--keep", "0", "--yes")
+    assert begun.name not in place.left
+
+
+def test_a_record_that_cannot_be_read_may_be_an_accepted_one(place: Runs) -> None:
+    record_file = place.folder / "runs" / SAME / "record.json"
+    record_file.unlink()
+    record_file.mkdir()
+    code, _, err = place("prune", "--keep", "0", "--yes")
+    assert code == Exit.SAME and SAME in place.left and DIFFERS not in place.left
+    assert f"note: {SAME} stays: its record cannot be read, so whether" in err
+    assert json.loads(place("list", "--json")[1])["runs"][-1]["accepted"] is None
+    assert place("list")[0] == Exit.SAME
+
+
+def test_one_run_that_cannot_be_removed_keeps_no_other(
+    place: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+
+    def refuse(folder: Path) -> None:
+        if folder.name == DAMAGED:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder / "candidate"))
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    code, out, err = place("prune", "--keep", "0", "--yes")
+    assert code == Exit.USAGE and "removed 3 runs, " in out
+    assert place.left == [DAMAGED, LINK, LIVING, "notes"]
+    last = err.splitlines()[-1]
+    assert last.startswith(f"run-ab: not removed, or not all of it: {DAMAGED}: ")
+    assert last.endswith("Permission denied")
+
+
+def test_a_folder_that_may_not_be_looked_into(place: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = record.read_verdict
+
+    def refuse(folder: Path) -> object:
+        if folder.name == DIFFERS:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder / "verdict.json"))
+        return read(folder)
+
+    monkeypatch.setattr(record, "read_verdict", refuse)
+    code, out, _ = place("list", "--json")
+    line = json.loads(out)["runs"][-2]
+    assert code == Exit.SAME and line["verdict"] == "damaged" and "denied" in line["summary"]
+
+
 def test_the_newest_stay(place: Runs) -> None:
     assert place("prune", "--keep", "4", "--yes")[0] == Exit.SAME
     assert place.left == [*NAMES[2:], "notes"]
@@ -147,3 +234,7 @@ def test_where_the_archive_cannot_be_believed_nothing_goes(place: Runs) -> None:
     code, out, err = place("list")
     assert code == Exit.SAME and len(out.splitlines()) == 7
     assert err.startswith("note: which runs were accepted is not known: ")
+    shutil.rmtree(place.folder / "archive")
+    (place.folder / "archive").write_text("no folder")
+    assert place("prune", "--keep", "0", "--yes")[0] != Exit.SAME and place.left == before
+    assert place("list")[0] == Exit.SAME

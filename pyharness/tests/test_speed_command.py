@@ -147,6 +147,22 @@ def test_no_number_on_a_red_bit_check(
     assert not {"change", "self_test", "samples"} & set(told)
 
 
+def test_a_run_that_is_being_timed_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, stub())
+
+    def measure(*_: object) -> None:
+        assert place.run("runs", "prune", "--keep", "0", "--yes", *place.out) == Exit.SAME
+        raise speed_command._OtherRows("and that is that")
+
+    monkeypatch.setattr(speed_command, "_measure", measure)
+    assert place.speed(stub("another")) == Exit.DIFFERS
+    assert place.told["exit_code"] == Exit.DIFFERS
+    assert place.run("runs", "prune", "--keep", "0", "--yes", *place.out) == Exit.SAME
+    assert place.runs == []
+
+
 def test_no_number_where_the_timed_steps_themselves_differ(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

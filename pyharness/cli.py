@@ -134,7 +134,9 @@ def compare(baseline: Path, candidate: Path, json_path: str | None) -> int:
 @SETTINGS
 @JSON
 def replay(run: str, candidate: Path | None, json_path: str | None, **given: Any) -> int:
-    """Do a run again. Exits 0 when every arm gave its recorded digests, 1 when one did not."""
+    """Do a run again. Exits 0 when every arm ended as recorded, those that ended well with their
+    recorded digests; 1 when one gave others.
+    """
     from pyharness import commands
 
     return commands.replay(run, settings_of(given), json_path, candidate)

@@ -298,9 +298,8 @@ def replay(
             )  # fmt: skip
         changed = again.changes(before.arms, outcome.record.arms)
         code = again.exit_code(before.arms, outcome.record.arms)
-        same = f"same: {len(before.arms)} arms gave the recorded digests again"
         terminal.say(
-            *(changed or [same]),
+            *(changed or [again.reproduced(outcome.record.arms)]),
             f"replay of {before.run}: {outcome.verdict.summary}; exit {int(code)}",
         )
         terminal.run_folder(outcome.folder)

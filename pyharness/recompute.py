@@ -25,7 +25,7 @@ from pyharness.record import Record
 from pyharness.runner.base import Runner, SealedLibrary, run_batch
 from pyharness.runner.local import LocalRunner
 from pyharness.selection import select
-from pyharness.values import ArmPlan, Digest, ModelSpec
+from pyharness.values import NOT_RUN, ArmPlan, Digest, ModelSpec
 
 LINES_TOLD = 20  # of what differs
 
@@ -65,8 +65,9 @@ def recompute(
     changes = replay.changes([a for a in recorded if a.key in {b.key for b in after}], after)
     lines = _lines(runs, changes, models)
     on = ", driver ".join(str(before.machine[k]) for k in ("gpu", "driver") if k in before.machine)
+    made = sum(not arm.result.reason.startswith(NOT_RUN) for arm in after)
     told = (
-        f"{len(after)} of {len(runs)} runs of {entry.label}{f' ({on})' if on else ''} again on "
+        f"{made} of {len(runs)} runs of {entry.label}{f' ({on})' if on else ''} again on "
         f"{origin}; exit {int(code)}"
     )
     if as_json:

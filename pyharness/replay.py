@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,7 @@ from pyharness.inputs.watch import InputFile, input_file
 from pyharness.jobs import ArmRecord
 from pyharness.plan import Job
 from pyharness.record import LibraryRecord, Record
-from pyharness.values import Arm
+from pyharness.values import NOT_RUN, Arm
 
 MOST_WORKERS = 1024
 LONGEST_S = 1e7  # of a time-out
@@ -144,6 +145,16 @@ def changes(before: Sequence[ArmRecord], after: Sequence[ArmRecord]) -> list[str
         else:
             lines += [f"{name}: {line}" for line in _file_changes(arm, now)]
     return lines
+
+
+def reproduced(arms: Sequence[ArmRecord]) -> str:
+    """What to say where nothing changed: only an arm that ended well has digests."""
+    words = (NOT_RUN.rstrip(": ") if a.result.reason.startswith(NOT_RUN) else a.result.status
+             for a in arms)  # fmt: skip
+    count = Counter(words)
+    others = [f"{count[word]} {word}" for word in sorted(count) if word != "done"]
+    again = f"; as before, {', '.join(others)}" if others else ""
+    return f"same: {count['done']} arms gave the recorded digests again{again}"
 
 
 def _file_changes(before: ArmRecord, after: ArmRecord) -> list[str]:

@@ -149,3 +149,9 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     capfd.readouterr()
     assert cli.run(["show", str(run_folder)]) == Exit.FAILED
     assert capfd.readouterr().out.splitlines()[: MOST + 2] == lines[: MOST + 2]
+    capfd.readouterr()
+    assert place.run("replay", str(run_folder), *place.out) == Exit.SAME
+    ended = Counter(a.result.status for a in made.arms if not a.result.reason.startswith(NOT_RUN))
+    rest = len(made.arms) - ended["done"] - MOST
+    again = f"same: {ended['done']} arms gave the recorded digests again; as before, {MOST} failed"
+    assert f"{again}, {rest} not run" in capfd.readouterr().out.splitlines()

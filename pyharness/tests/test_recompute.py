@@ -170,8 +170,10 @@ def test_a_library_that_hangs_is_asked_three_times(
 ) -> None:
     line = ["archive", "recompute", "new", "--candidate", str(stub("hang")), "--timeout", "1.5"]
     assert place(*line, "--only", "gdn-tiny/*", "--json") == Exit.FAILED
-    changes = json.loads(capsys.readouterr().out)["changes"]
+    told = json.loads(capsys.readouterr().out)
+    changes = told["changes"]
     asked = sum("is failed: timed out after 1.5 s" in line for line in changes)
     assert 3 <= asked <= 4  # a second process, in progress at the third time-out, ends by itself
     left = [line for line in changes if "not run: 3 runs of the candidate timed out" in line]
     assert len(left) == len(changes) - asked > 3
+    assert told["summary"].startswith(f"{asked} of {len(changes)} runs of new again on ")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -123,6 +124,8 @@ def require_writable(path: Path) -> None:
     if path.exists() and not path.is_file():
         kind = "is a folder; name a file" if path.is_dir() else "is not a regular file"
         raise InputError(f"{path}: {kind}")
+    if is_descriptor(path):
+        raise InputError(f"{path}: is a file that is open already; name the file itself")
     if not path.parent.is_dir():
         raise InputError(f"{path}: {path.parent}: no such folder")
     with _temporary(path, b"", 0o600):
@@ -133,11 +136,26 @@ def remove_result(path: Path) -> None:
     """Removes what an earlier command reported there, JSON of this harness or JUnit XML: it must
     not stand for a command that ends before it has a result. Any other file stays.
     """
-    if not path.is_file():
+    if not path.is_file() or is_descriptor(path):
         return
     start = read_head(path, 200)
     if b'"schema": "ab-' in start or (start.startswith(b"<?xml") and b"<testsuites>" in start):
         remove(path)
+
+
+def is_descriptor(path: Path) -> bool:
+    """Whether this is a name of something open, as /dev/stdout is, whose place in /dev a rename
+    would take.
+    """
+    for _ in range(8):  # links to links
+        folder = os.path.realpath(path.parent)
+        if re.fullmatch(r"/proc/\d+(/task/\d+)?/fd", folder):
+            return True
+        try:
+            path = Path(folder, os.readlink(path))
+        except OSError:
+            return False
+    return False
 
 
 def read_head(path: Path, size: int) -> bytes:

@@ -97,6 +97,22 @@ def test_the_value_of_an_option_is_no_command(
     assert cli.run(["show", "--", "--json", str(told)]) == Exit.USAGE and told.exists()
 
 
+@pytest.mark.parametrize("option", ["--json", "--junit"])
+def test_an_open_file_is_no_place_of_a_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    """As /dev/stdout where stdout goes to a file: a link, which a rename would replace for all."""
+    told, link, chain = tmp_path / "v.json", tmp_path / "stdout", tmp_path / "chain"
+    told.write_text('{"schema": "ab-verdict/1"}')
+    with told.open("a") as opened:
+        link.symlink_to(f"/proc/self/fd/{opened.fileno()}")
+        chain.symlink_to("stdout")
+        for name in (link, chain):
+            assert cli.run([option, str(name)]) == Exit.USAGE
+            assert capfd.readouterr().err.startswith(f"run-ab: {name}: is a file that is open")
+        assert link.is_symlink() and chain.is_symlink() and told.exists()
+
+
 def test_one_result_that_cannot_be_removed_keeps_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

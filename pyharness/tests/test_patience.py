@@ -13,13 +13,13 @@ import pytest
 from pyharness import cli, record
 from pyharness.errors import Exit
 from pyharness.jobs import run_jobs
-from pyharness.patience import MOST
-from pyharness.plan import Suite
+from pyharness.patience import MOST, Patience
+from pyharness.plan import Suite, again
 from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken
 from pyharness.tests.place import Place
 from pyharness.tests.stubs import stub
 from pyharness.tests.test_jobs import suite
-from pyharness.values import NOT_RUN, ArmPlan, JobStatus
+from pyharness.values import NOT_RUN, ArmPlan, ArmResult, JobStatus
 from pyharness.verdict import JobVerdict, conclude
 
 TIMED_OUT = f"{NOT_RUN}3 runs of the candidate timed out; --timeout S gives each more than 600 s"
@@ -105,6 +105,23 @@ def test_repetitions_and_controls_are_counted_by_themselves(
     assert len(failed(runner, "old", "again")) <= len(failed(runner, "old"))
 
 
+def test_what_a_process_in_progress_gives_is_not_thrown_away() -> None:
+    """It may be a difference. No process is started after it."""
+    arm = suite().jobs[0].candidate
+    done, late = ArmResult("done"), ArmResult("failed", "late", timed_out=True)
+    ends = [done, done, late, done]
+    asked = iter(ends)
+    patience = Patience()
+    results = patience.results([arm] * len(ends), asked)
+    assert next(results) is done
+    assert list(patience.results([again(arm)] * MOST, [late] * MOST)) == [late] * MOST
+    assert next(results) is done and next(results) is late
+    (last,) = results
+    assert last.reason.startswith(f"{NOT_RUN}3 repeated runs") and list(asked) == [done]
+    (other,) = patience.results([arm], iter([done]))
+    assert other.reason == last.reason
+
+
 def test_a_library_that_never_ran_is_asked_three_times(tmp_path: Path) -> None:
     for arm, library in (("baseline", FakeLibrary("old", frozenset({"crash"}))),
                          ("candidate", broken("crash"))):  # fmt: skip
@@ -153,5 +170,5 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert place.run("replay", str(run_folder), *place.out) == Exit.SAME
     ended = Counter(a.result.status for a in made.arms if not a.result.reason.startswith(NOT_RUN))
     rest = len(made.arms) - ended["done"] - MOST
-    again = f"same: {ended['done']} arms gave the recorded digests again; as before, {MOST} failed"
-    assert f"{again}, {rest} not run" in capfd.readouterr().out.splitlines()
+    same = f"same: {ended['done']} arms gave the recorded digests again; as before, {MOST} failed"
+    assert f"{same}, {rest} not run" in capfd.readouterr().out.splitlines()

@@ -193,17 +193,19 @@ def test_one_run_that_cannot_be_removed_keeps_no_other(
     remove = shutil.rmtree
 
     def refuse(folder: Path) -> None:
-        if folder.name == DAMAGED:
+        if folder.name == DIFFERS:
             raise PermissionError(errno.EACCES, "Permission denied", str(folder / "candidate"))
         remove(folder)
 
     monkeypatch.setattr(shutil, "rmtree", refuse)
     code, out, err = place("prune", "--keep", "0", "--yes")
     assert code == Exit.USAGE and "removed 3 runs, " in out
-    assert place.left == [DAMAGED, LINK, LIVING, "notes"]
+    assert place.left == [DIFFERS, LINK, LIVING, "notes"]
     last = err.splitlines()[-1]
-    assert last.startswith(f"run-ab: not removed, or not all of it: {DAMAGED}: ")
+    assert last.startswith(f"run-ab: not removed, or not all of it: {DIFFERS}: ")
     assert last.endswith("Permission denied")
+    told = json.loads(place("list", "--json")[1])["runs"]
+    assert [line["verdict"] for line in told if line["name"] == DIFFERS] == ["unfinished"]
 
 
 def test_a_folder_that_may_not_be_looked_into(place: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pyharness import cli, leftovers, record
 from pyharness.errors import Exit
+from pyharness.files import sha256_file
 from pyharness.record import new_run
 from pyharness.tests.place import Place, options
 from pyharness.tests.stubs import stub
@@ -73,13 +74,19 @@ def place(tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> 
         yield made
 
 
-def accept(place: Runs, name: str) -> None:
-    """The archive's log names the record of that run, as ``accept`` writes it."""
-    from pyharness.archive import add
+def accept(place: Runs, name: str, *, later: bool = False) -> None:
+    """The archive's log names the record of that run, as ``accept`` writes it. ``later``: of a
+    library that was there already, so that the entry of its acceptance alone has the record.
+    """
+    from pyharness import archive
 
     made = (place.folder / "runs" / name / "record.json").read_bytes()
-    add(place.folder / "archive", place.folder / "archive.pin", stub("another"),
-        label="reviewed", why="x", record=made)  # fmt: skip
+    where = place.folder / "archive", place.folder / "archive.pin"
+    library = stub("another")
+    archive.add(*where, library, label="reviewed", why="x", record=None if later else made)
+    if later:
+        digest, first = sha256_file(library)[0], sha256_file(stub())[0]
+        archive.accept(*where, digest, record=made, why="x", compared=first)
 
 
 def test_list(place: Runs) -> None:
@@ -145,7 +152,7 @@ def test_what_changes_while_it_asks_is_seen(place: Runs, monkeypatch: pytest.Mon
 
     def confirm(question: str) -> bool:
         assert question.startswith("remove 4 runs, ")
-        accept(place, SAME)
+        accept(place, SAME, later=True)
         return True
 
     monkeypatch.setattr("click.confirm", confirm)

@@ -31,6 +31,8 @@ from pyharness.verdict import conclude
 
 # ruff: noqa: F811 - the fixture ``bench``
 
+PYTEST = b'<?xml version="1.0"?><testsuites><testsuite name="pytest" errors="0">'
+
 
 @pytest.mark.parametrize(
     "line",
@@ -89,7 +91,7 @@ def test_the_value_of_an_option_is_no_command(
     monkeypatch.chdir(tmp_path)
     told, cases = tmp_path / "v.json", tmp_path / "j.xml"
     told.write_text('{"schema": "ab-verdict/1"}')
-    cases.write_text('<?xml version="1.0"?><testsuites>')
+    cases.write_text('<?xml version="1.0"?><testsuite name="run-ab" >')
     assert cli.run([*line, "--json", str(told), "--junit", str(cases)]) != Exit.SAME
     assert not told.exists() and not cases.exists()
     told.write_text('{"schema": "ab-verdict/1"}')
@@ -117,7 +119,7 @@ def test_one_result_that_cannot_be_removed_keeps_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cases, long = tmp_path / "j.xml", tmp_path / ("x" * 300)
-    cases.write_text('<?xml version="1.0"?><testsuites>')
+    cases.write_text('<?xml version="1.0"?><testsuite name="run-ab" >')
     assert cli.run(["--json", str(long), "--junit", str(cases)]) == Exit.USAGE
     assert not cases.exists() and capfd.readouterr().err.count("\n") == 1
 
@@ -130,7 +132,12 @@ def test_what_is_no_target_of_a_result_stays(bench: Bench, tmp_path: Path) -> No
 
 
 def test_a_file_that_is_no_result_stays_until_there_is_one(bench: Bench, tmp_path: Path) -> None:
-    for name, data in (("a", b"{}"), ("b", b"<?xml version='1.0'?><notes/>"), ("c", b"")):
+    for name, data in (
+        ("a", b"{}"),
+        ("b", b"<?xml version='1.0'?><notes/>"),
+        ("d", PYTEST),
+        ("c", b""),
+    ):
         path = tmp_path / name
         path.write_bytes(data)
         assert bench("--mt", "1", *SMALL, "--json", path, "--junit", path) == Exit.USAGE

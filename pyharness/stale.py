@@ -4,6 +4,7 @@ forgotten, and a green line would be about the code of before.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ _MAKE = {"cpu": "`make native` builds it again", "cuda": "`make cuda` builds it 
 
 def stale(library: Path, root: Path) -> str:
     """What is newer than the library, and what to do; "" where nothing is, or it lies elsewhere."""
-    folder = library.absolute().parent
+    folder = Path(os.path.abspath(library)).parent
     if not folder.is_relative_to(root / "build"):
         return ""
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyharness import cli, record
+from pyharness.archive import fsck
 from pyharness.errors import Exit
 from pyharness.files import sha256_file
 from pyharness.tests import place as place_module
@@ -232,3 +233,10 @@ def test_a_library_from_a_dirty_tree_is_accepted_and_stays_known_as_one(
     other = ["archive", "add", str(stub("dirty", ("vcuda_dev_poison",))), "--label", "x"]
     assert place.run(*other, "--why", "y") == Exit.SAME
     assert "note: built from 0123456789ab-dirty" in capfd.readouterr().err
+
+
+def test_what_is_no_answer_is_none() -> None:
+    """A library may say anything of its build."""
+    told = {'{"dirty": true}': True, '{"dirty": false}': False}
+    odd = ("", "[]", "{}", '{"dirty": "no"}', '{"dirty": 1}', "null")
+    assert {text: fsck._dirty(text) for text in (*told, *odd)} == told | dict.fromkeys(odd)

@@ -71,6 +71,7 @@ def test_a_library_elsewhere_is_nobodys_business(project: Path) -> None:
     touch(project / "native/api.cpp")
     elsewhere = project / "libvllm_cuda.so"
     shutil.copy2(project / "build/cpu/libvllm_cuda.so", elsewhere)
+    assert stale(project / "build/../libvllm_cuda.so", project) == ""
     assert stale(elsewhere, project) == "" and stale(project / "build/none.so", project) == ""
 
 

@@ -1,0 +1,171 @@
+#include "emulation.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace emulation {
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+constexpr size_t kStack = 128 << 10, kWarp = 32;
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+struct Fibre {
+  std::unique_ptr<char[]> stack;  // none: to be started
+  jmp_buf at;
+  unsigned index = 0;
+  bool done = false;
+  long warp_meetings = 0, block_meetings = 0;
+  std::deque<std::vector<Copy>> groups;  // committed, oldest first
+  std::vector<Copy> open;
+};
+
+struct Warp {
+  uint32_t brought[2][kWarp];  // a lane may be one meeting ahead of those that still read
+  long arrivals;
+};
+
+std::vector<Fibre> fibres;
+std::vector<Warp> warps;
+long arrivals, events;  // at the block's barrier; anything that may let another thread go on
+Fibre* running;
+jmp_buf scheduler;
+const std::function<void()>* body;
+Shared memory;
+const char* fault;
+std::mt19937 chance;
+
+// _longjmp and not swapcontext, which is a system call a switch.
+__attribute__((noinline)) void jump(jmp_buf from, jmp_buf to) {
+  if (!_setjmp(from)) _longjmp(to, 1);
+}
+
+void yield() { jump(running->at, scheduler); }
+
+void run_blocks() {  // a fibre serves one thread after the other
+  for (;;) {
+    (*body)();
+    running->done = true, ++events;
+    yield();
+  }
+}
+
+__attribute__((noinline)) void resume(Fibre& f) {
+  running = &f;
+  threadIdx = dim3(f.index);
+  if (f.stack) return jump(scheduler, f.at);
+  f.stack = std::make_unique<char[]>(kStack);
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = f.stack.get(), start.uc_stack.ss_size = kStack, start.uc_link = nullptr;
+  makecontext(&start, run_blocks, 0);
+  if (!_setjmp(scheduler)) setcontext(&start);
+}
+
+void run_block(unsigned threads) {
+  std::memset(memory.memory, 0xff, memory.size);
+  warps.assign((threads + kWarp - 1) / kWarp, Warp{});
+  arrivals = 0;
+  std::vector<Fibre*> left;
+  for (unsigned i = 0; i < threads; ++i) {
+    Fibre& f = fibres[i];
+    f.index = i, f.done = false, f.warp_meetings = f.block_meetings = 0;
+    f.groups.clear(), f.open.clear();
+    left.push_back(&f);
+  }
+  while (!left.empty() && !fault) {
+    std::shuffle(left.begin(), left.end(), chance);
+    const long before = events;
+    const auto half = chance(), awake = chance() % 2 ? half : half & chance();
+    for (Fibre* f : left)
+      if (awake >> f->index / kWarp % 32 & 1) resume(*f);
+    if (events == before)  // perhaps they wait for the others
+      for (Fibre* f : left) resume(*f);
+    if (events == before) fault = "threads wait at a barrier that others do not reach";
+    left.erase(std::remove_if(left.begin(), left.end(), [](Fibre* f) { return f->done; }),
+               left.end());
+  }
+  if (fault) fibres.clear();  // they are in the middle of the kernel
+  const unsigned char* bytes = static_cast<const unsigned char*>(memory.memory);
+  if (!fault && std::any_of(bytes + memory.used, bytes + memory.size,
+                            [](unsigned char b) { return b != 0xff; }))
+    fault = "a write past the end of shared memory";
+}
+
+void land(const Copy& c) { std::memcpy(c.to, c.from, c.bytes); }
+
+}  // namespace
+
+const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
+                   const std::function<void()>& kernel) {
+  chance.seed(seed);
+  blockDim = dim3(threads), gridDim = grid, memory = shared, body = &kernel, fault = nullptr;
+  for (unsigned y = 0; y < grid.y && !fault; ++y)
+    for (unsigned x = 0; x < grid.x && !fault; ++x) {
+      if (fibres.size() < threads) fibres.resize(threads);
+      blockIdx = dim3(x, y);
+      run_block(threads);
+    }
+  return fault;
+}
+
+void meet_block() {
+  ++arrivals, ++events;
+  const long all = static_cast<long>(blockDim.x) * ++running->block_meetings;
+  while (arrivals < all) yield();
+}
+
+const uint32_t* meet_warp(uint32_t x) {
+  Warp& warp = warps[running->index / kWarp];
+  uint32_t* brought = warp.brought[running->warp_meetings % 2];
+  brought[running->index % kWarp] = x;
+  ++warp.arrivals, ++events;
+  const long all = static_cast<long>(kWarp) * ++running->warp_meetings;
+  while (warp.arrivals < all) yield();
+  return brought;
+}
+
+uint32_t shared_offset(const void* p) {
+  return static_cast<uint32_t>(static_cast<const char*>(p) - static_cast<char*>(memory.memory));
+}
+
+void load_shared(void* to, uint32_t offset, size_t bytes) {
+  if (offset % bytes != 0) fault = "a read of shared memory that is not aligned";
+  else if (offset + bytes > memory.used) fault = "a read past the end of shared memory";
+  else std::memcpy(to, static_cast<char*>(memory.memory) + offset, bytes);
+}
+
+void copy_async(void* to, const void* from, size_t bytes) {
+  const uint32_t at = shared_offset(to);
+  if (at % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0)
+    fault = "an asynchronous copy that is not aligned";
+  else if (at + bytes > memory.used) fault = "an asynchronous copy past the end of shared memory";
+  else if (chance() % 2) land({to, from, bytes});
+  else running->open.push_back({to, from, bytes});
+}
+
+void copy_commit() {
+  running->groups.push_back(std::move(running->open));
+  running->open.clear();
+}
+
+void copy_wait(size_t pending) {
+  for (; running->groups.size() > pending; running->groups.pop_front())
+    std::for_each(running->groups.front().begin(), running->groups.front().end(), land);
+}
+
+}  // namespace emulation

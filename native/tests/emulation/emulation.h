@@ -1,0 +1,41 @@
+// Blocks of CUDA threads on one thread of the host.
+//
+// Each thread of a block is a fibre with a stack of its own, which runs until it waits for others.
+// Whose turn it is a seed decides, and warps drift apart: in a round only some of them run. So what
+// a missing barrier leaves to chance really comes in different orders. The same with copies: one
+// lands at once or as late as its thread's wait allows. A block sees what blocks before it wrote;
+// kernels that wait for each other's blocks do not run here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace emulation {
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// A block's dynamic shared memory: NaN when a block starts; nothing past `used` bytes may change.
+struct Shared {
+  void* memory;
+  size_t used, size;
+};
+
+// Runs kernel once a thread; null, or what a thread did that none may.
+const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
+                   const std::function<void()>& kernel);
+
+// For kernels.
+void meet_block();
+const uint32_t* meet_warp(uint32_t x);  // what the 32 lanes brought, until the next but one meeting
+uint32_t shared_offset(const void* p);
+void load_shared(void* to, uint32_t offset, size_t bytes);
+void copy_async(void* to, const void* from, size_t bytes);
+void copy_commit();
+void copy_wait(size_t pending);  // returns when all but so many groups of this thread's have landed
+
+}  // namespace emulation

@@ -24,6 +24,7 @@ from pyharness.messages import printable
 from pyharness.options import parse_prefixes, parse_rows
 from pyharness.plan import Request, Suite, Workload
 from pyharness.report import document, github, text
+from pyharness.report.junit import junit_xml
 from pyharness.report.terminal import Terminal
 from pyharness.runner.base import Runner
 from pyharness.runner.local import LocalRunner
@@ -81,7 +82,7 @@ def suite(options: SuiteOptions, settings: Settings, runner: Runner | None = Non
     write(options.json, document.dumps(outcome.document))
     github.announce(outcome.document, options.json == "-")
     if options.junit:
-        write_atomically(options.junit, (outcome.folder / "junit.xml").read_bytes())
+        write_atomically(options.junit, junit_xml(outcome.document))
     return outcome.verdict.exit_code
 
 

@@ -126,6 +126,10 @@ def require_writable(path: Path) -> None:
         raise InputError(f"{path}: {kind}")
     if is_descriptor(path):
         raise InputError(f"{path}: is a file that is open already; name the file itself")
+    if _is_of_a_run(path):
+        raise InputError(
+            f"{path}: belongs to a run, which is nothing without it; name another file"
+        )
     if not path.parent.is_dir():
         raise InputError(f"{path}: {path.parent}: no such folder")
     with _temporary(path, b"", 0o600):
@@ -136,11 +140,15 @@ def remove_result(path: Path) -> None:
     """Removes what an earlier command reported there, JSON of this harness or JUnit XML: it must
     not stand for a command that ends before it has a result. Any other file stays.
     """
-    if not path.is_file() or is_descriptor(path):
+    if not path.is_file() or is_descriptor(path) or _is_of_a_run(path):
         return
     start = read_head(path, 200)
     if b'"schema": "ab-' in start or b'<testsuite name="run-ab" ' in start:
         remove(path)
+
+
+def _is_of_a_run(path: Path) -> bool:
+    return path.is_file() and path.with_name("plan.json").is_file()
 
 
 def is_descriptor(path: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pyharness.coverage import ModelCoverage
 from pyharness.errors import Exit, NothingProved
 from pyharness.files import sha256_file
 from pyharness.record import Record
-from pyharness.report import document
+from pyharness.report import document, github
 from pyharness.tests.fake_arms import FakeLibrary, broken
 from pyharness.tests.test_cli import SMALL, Bench, bench  # noqa: F401
 from pyharness.tests.test_compare import write_dump
@@ -113,6 +114,32 @@ def test_an_open_file_is_no_place_of_a_result(
             assert cli.run([option, str(name)]) == Exit.USAGE
             assert capfd.readouterr().err.startswith(f"run-ab: {name}: is a file that is open")
         assert link.is_symlink() and chain.is_symlink() and told.exists()
+
+
+@pytest.mark.parametrize("name", ["verdict.json", "record.json", "junit.xml"])
+def test_a_file_of_a_run_is_no_place_of_a_result(bench: Bench, name: str) -> None:
+    assert bench("--m1", *SMALL) == Exit.SAME
+    (folder,) = bench.runs
+    for option in ("--json", "--junit"):
+        assert bench("--m1", *SMALL, option, folder / name) == Exit.USAGE
+        assert f"{name}: belongs to a run" in bench.err and len(bench.runs) == 1
+        assert bench("--nonsense", option, folder / name) == Exit.USAGE
+    assert bench("show", "last") == Exit.SAME
+
+
+def test_a_result_needs_no_folder_of_the_run(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``runs prune`` may be quick."""
+    told, cases = tmp_path / "v.json", tmp_path / "j.xml"
+
+    def prune(*_: object) -> None:
+        shutil.copy(bench.runs[0] / "junit.xml", tmp_path / "copy.xml")
+        shutil.rmtree(bench.runs[0])
+
+    monkeypatch.setattr(github, "announce", prune)
+    assert bench("--m1", *SMALL, "--json", told, "--junit", cases) == Exit.SAME
+    assert cases.read_bytes() == (tmp_path / "copy.xml").read_bytes() and told.exists()
 
 
 def test_one_result_that_cannot_be_removed_keeps_no_other(

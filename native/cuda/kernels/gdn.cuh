@@ -103,14 +103,7 @@ struct GdnPeer<2> {
   __device__ __forceinline__ void give(float4* place, const float (&o)[4], int copy,
                                        bool real) const {
     if (real)
-      asm volatile(
-          "{\n.reg .b32 to, bar;\n"
-          "mapa.shared::cluster.u32 to, %0, %2;\nmapa.shared::cluster.u32 bar, %1, %2;\n"
-          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
-          "{%3, %4, %5, %6}, [bar];\n}" ::"r"(shared_address(place)),
-          "r"(shared_address(arrived)), "r"(copy % 2 == 0 ? rank : 1 - rank), "f"(o[0]), "f"(o[1]),
-          "f"(o[2]), "f"(o[3])
-          : "memory");
+      send(place, arrived, copy % 2 == 0 ? rank : 1 - rank, make_float4(o[0], o[1], o[2], o[3]));
   }
   // Until all outputs are here, and with them every warp of this block is through.
   __device__ __forceinline__ void wait() const { barrier_wait_cluster(arrived, 0); }

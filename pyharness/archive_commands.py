@@ -15,7 +15,7 @@ from pyharness.files import read_descriptor
 from pyharness.messages import printable
 from pyharness.report.tables import print_table
 from pyharness.report.text import size
-from pyharness.values import LibraryFacts, to_json
+from pyharness.values import LibraryFacts, shown_revision, to_json
 
 
 def check_gate(settings: Settings) -> int:
@@ -112,7 +112,7 @@ def history(settings: Settings, *, log: bool, as_json: bool) -> int:
         change = "" if line.change_bytes is None else f"{line.change_bytes:+d}"
         mark = "baseline" if line.baseline else "accepted before" if line.accepted else ""
         cells = (line.label, line.backend, line.digest.short, str(line.size_bytes))
-        revision = line.revision[:12] + ("-dirty" if line.dirty else "")
+        revision = shown_revision(line.revision, bool(line.dirty))
         full = (*cells, change, line.time, mark, revision, line.why)
         rows.append(full if log else (*cells, mark))
     print_table(head if log else (*head[:4], "baseline"), rows, right=("size", "change"))

@@ -137,7 +137,7 @@ def _sealing() -> Check:
             gate.forbid_writes(fd)
         finally:
             os.close(fd)
-    except gate.NO_MEMFD as e:
+    except gate.NoMemfdError as e:
         return Check("sealing", "absent", f"no memfd ({e}): a private copy takes its place")
     return Check("sealing", "ok", "libraries are loaded from sealed memory")
 

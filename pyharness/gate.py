@@ -247,10 +247,6 @@ def _mapped(file: io.FileIO, size: int) -> mmap.mmap:
 # ---- sealed bytes --------------------------------------------------------------------------------
 
 
-# No memfd on this system, or not allowed to this user.
-NO_MEMFD = (AttributeError, PermissionError, NotImplementedError)
-
-
 def _seal(
     source: int, expected: Digest, name: str, *, to_load: bool = True
 ) -> tuple[io.FileIO, int, tempfile.TemporaryDirectory[str] | None]:
@@ -260,7 +256,7 @@ def _seal(
     copy = None
     try:
         file = io.FileIO(_sealed_memory(source, expected, name))
-    except NO_MEMFD:
+    except NoMemfdError:
         copy = tempfile.TemporaryDirectory(prefix="vllm-cuda-")
         file = io.FileIO(_private_copy(source, Path(copy.name) / f"{expected.short}.so", name))
     try:
@@ -292,9 +288,20 @@ def _sealed_memory(source: int, expected: Digest, name: str) -> int:
     return fd
 
 
+class NoMemfdError(Exception):
+    """This system has no files in memory, or does not allow them to this user."""
+
+
 def sealable_memory(name: str) -> int:
-    """A descriptor of a new file in memory; one of ``NO_MEMFD`` where there is none to be had."""
-    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """A descriptor of a new file in memory."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, PermissionError) as e:
+        raise NoMemfdError(str(e)) from None
+    except OSError as e:
+        if e.errno != errno.ENOSYS:
+            raise
+        raise NoMemfdError(str(e)) from None
 
 
 def forbid_writes(fd: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 from pyharness.differences.investigate import FOLDER
+from pyharness.errors import InputError
 from pyharness.files import open_regular
 from pyharness.record import RUN_NAME
 from pyharness.values import Arm
@@ -31,6 +32,25 @@ def held(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # no locks here: then ``sweep`` has none either
             fcntl.flock(fd, fcntl.LOCK_SH)
         yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def unheld(folder: Path) -> Iterator[bool]:
+    """Whether no process is at work on the run; while this lasts none begins to be."""
+    try:
+        fd = open_regular(folder / PLAN)
+    except InputError:  # no run, or one that just begins
+        yield True
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except OSError:  # it lives, or there are no locks here and nobody can tell
+        free = False
+    try:
+        yield free
     finally:
         os.close(fd)
 
@@ -67,7 +87,6 @@ def sweep(out: Path) -> None:
 
 
 def _sweep_run(folder: Path) -> None:
-    with contextlib.suppress(OSError), (folder / PLAN).open("rb") as plan:
-        fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: it lives, or nobody can tell
-        if not (folder / VERDICT).exists():  # it may just have ended well
+    with unheld(folder) as free:
+        if free and not (folder / VERDICT).exists():  # it may just have ended well
             remove_dumps(folder)

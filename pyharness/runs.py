@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -19,8 +18,8 @@ from pyharness import commands, identity, record
 from pyharness.archive.fsck import open_archive
 from pyharness.config import Settings
 from pyharness.errors import Exit, GateRefusal, InputError, NothingProved, UsageError
-from pyharness.files import open_regular, sha256_file
-from pyharness.leftovers import PLAN, VERDICT
+from pyharness.files import sha256_file
+from pyharness.leftovers import VERDICT, unheld
 from pyharness.messages import one_line, refused_by_system
 from pyharness.report import document
 from pyharness.report.speed import speed_lines
@@ -203,18 +202,8 @@ def _size(folder: Path) -> int:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a process is at work on the run: it holds a lock on its plan."""
-    try:
-        fd = open_regular(folder / PLAN)
-    except InputError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:  # it is, or there are no locks here and nobody can tell
-        return True
-    finally:
-        os.close(fd)
+    with unheld(folder) as free:
+        return not free
 
 
 def _remove(folder: Path) -> None:

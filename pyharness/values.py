@@ -123,6 +123,11 @@ class FileFact:
     size_bytes: int
 
 
+def shown_revision(revision: str, dirty: bool) -> str:
+    """For people, "" where there is none."""
+    return revision[:12] + ("-dirty" if dirty else "")
+
+
 @dataclass(frozen=True)
 class LibraryFacts:
     """What a worker saw of the library it loaded."""
@@ -142,8 +147,8 @@ class LibraryFacts:
 
     @property
     def revision(self) -> str:
-        """For people, "" where it says none."""
-        return str(self.build_info.get("revision", ""))[:12] + ("-dirty" if self.dirty else "")
+        """As it is shown to people."""
+        return shown_revision(str(self.build_info.get("revision", "")), self.dirty)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 
 from pyharness import record
 from pyharness.report.document import SCHEMA_FILE
+from pyharness.tests.command_line import Bench
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 for _number in SIGNALS:
@@ -64,3 +65,10 @@ def documents_fit_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
         finish(folder, files, text)
 
     monkeypatch.setattr(record, "finish", checked)
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    return Bench(tmp_path, capsys, monkeypatch)

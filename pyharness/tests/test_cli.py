@@ -5,7 +5,6 @@ help.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,50 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyharness import cli, commands, record, replay
+from pyharness import commands, record
 from pyharness.errors import Exit, GateRefusal
-from pyharness.tests.fake_arms import NEW, OLD, FakeLibrary, FakeRunner, broken, lacking
+from pyharness.tests.command_line import SMALL, Bench
+from pyharness.tests.fake_arms import FakeLibrary, broken, lacking
 from pyharness.tests.goldens import golden
 from pyharness.tests.test_compare import flip, write_dump
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--synthetic", "gdn", "--prefix", "2"]
-
-
-class Bench:
-    """A command line whose libraries and runner are toys."""
-
-    def __init__(
-        self, folder: Path, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
-    ) -> None:
-        self.folder, self.capture, self.patch = folder, capture, patch
-        self.out = self.err = ""
-        patch.setattr(commands, "LocalRunner", FakeRunner)
-        for name in [n for n in os.environ if n.startswith("VLLM_")]:
-            patch.delenv(name)
-        self.libraries()
-
-    def libraries(self, baseline: FakeLibrary = OLD, candidate: FakeLibrary = NEW) -> None:
-        pair = {"baseline": baseline, "candidate": candidate}
-        self.patch.setattr(commands, "open_pair", lambda stack, settings: pair)
-        self.patch.setattr(replay, "open_libraries", lambda stack, before, settings: pair)
-
-    def __call__(self, *arguments: str | Path, out: bool = True) -> int:
-        line = [str(a) for a in arguments]
-        code = cli.run([*line, *(["--out", str(self.folder / "runs")] if out else [])])
-        self.out, self.err = self.capture.readouterr()
-        return int(code)
-
-    @property
-    def runs(self) -> list[Path]:
-        return sorted((self.folder / "runs").iterdir()) if (self.folder / "runs").exists() else []
-
-
-@pytest.fixture
-def bench(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Bench:
-    return Bench(tmp_path, capsys, monkeypatch)
 
 
 def test_green(bench: Bench) -> None:
@@ -203,69 +166,6 @@ def test_pack_replaces_a_file_only_when_told_to(bench: Bench, tmp_path: Path) ->
     assert bench(*line, out=False) == Exit.USAGE and out.read_text() == "precious"
     assert "--force" in bench.err
     assert bench(*line, "--force", out=False) == Exit.SAME and out.stat().st_size > 1000
-
-
-def test_show_and_replay(bench: Bench) -> None:
-    bench("--rb", "2", *SMALL)
-    first = bench.out
-    assert bench("show", "last") == Exit.SAME and bench.out == first
-    assert bench("show", "last", "--json", "-") == Exit.SAME
-    assert json.loads(bench.out)["run"] == bench.runs[0].name
-    assert bench("replay", bench.runs[0].name) == Exit.SAME
-    assert "arms gave the recorded digests again" in bench.out and len(bench.runs) == 2
-    bench.libraries(candidate=broken("rows"))
-    assert bench("replay", bench.runs[0].name, "--json", "-") == Exit.DIFFERS
-    told = json.loads(bench.out)
-    assert told["exit_code"] == 1 and any("rb2-then-rows" in line for line in told["changes"])
-
-
-def test_an_unfinished_run(bench: Bench) -> None:
-    bench("--m1", *SMALL)
-    (bench.runs[0] / "verdict.json").unlink()
-    for command in ("show", "replay"):
-        assert bench(command, "last") == Exit.UNPROVED
-        assert "did not finish" in bench.err and bench.err.count("\n") == 1
-
-
-def test_a_verdict_of_another_run_is_not_shown(bench: Bench) -> None:
-    bench("--m1", *SMALL)
-    bench.libraries(candidate=broken("rows"))
-    bench("--mt", "2", *SMALL)
-    green, red = bench.runs
-    shown = (green / "verdict.json").read_bytes()
-    (red / "verdict.json").write_bytes(shown)
-    for command in ("show", "replay"):
-        assert bench(command, red.name) == Exit.UNPROVED
-        assert "do not belong together" in bench.err and bench.err.count("\n") == 1
-    (green / "record.json").unlink()
-    assert bench("show", green.name) == Exit.UNPROVED and bench.err.count("\n") == 1
-
-
-def test_only_a_green_run_is_accepted(bench: Bench, tmp_path: Path) -> None:
-    bench.libraries(candidate=broken("rows"))
-    bench("--mt", "2", *SMALL)
-    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "archive") == Exit.UNPROVED
-    assert "only a run that ended with 0" in bench.err and not (tmp_path / "archive").exists()
-
-
-def test_accept_refuses_a_verdict_that_was_made_green_by_hand(bench: Bench, tmp_path: Path) -> None:
-    bench.libraries(candidate=broken("rows"))
-    bench("--mt", "2", *SMALL)
-    path = bench.runs[0] / "verdict.json"
-    told = json.loads(path.read_text())
-    told["exit_code"] = 0
-    path.write_text(json.dumps(told))
-    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "a") == Exit.USAGE
-    assert "do not follow from its jobs" in bench.err and not (tmp_path / "a").exists()
-
-
-def test_accept_refuses_a_library_that_is_another_one_now(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "lib.so"
-    path.write_bytes(b"something else")
-    bench.libraries(candidate=FakeLibrary("new", origin=str(path)))
-    bench("--mt", "2", *SMALL)
-    assert bench("accept", "last", "--why", "x", "--archive", tmp_path / "archive") == Exit.REFUSED
-    assert "expected sha256:" in bench.err and not (tmp_path / "archive").exists()
 
 
 def test_refused_by_the_gate_nothing_is_written(bench: Bench) -> None:

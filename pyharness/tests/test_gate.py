@@ -50,12 +50,16 @@ def site(tmp_path: Path) -> Site:
     return small(tmp_path)
 
 
+def refuse_memfd(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+
+
 @pytest.fixture
 def no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")  # vm.memfd_noexec=2
-
-    monkeypatch.setattr(os, "memfd_create", forbidden)
+    refuse_memfd(monkeypatch, errno.EACCES)  # vm.memfd_noexec=2
 
 
 def content(library: SealedLibrary) -> bytes:
@@ -305,7 +309,11 @@ def test_no_room_for_the_copy_is_one_line_with_the_name(
         open_candidate(path)
 
 
-def test_without_memfd_the_copy_is_private(site: Site, no_memfd: None) -> None:
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSYS])
+def test_without_memfd_the_copy_is_private(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse_memfd(monkeypatch, number)
     with open_baseline(site.archive, site.pin) as opened:
         assert opened.copy is not None
         folder = Path(opened.copy.name)

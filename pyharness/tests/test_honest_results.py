@@ -23,14 +23,12 @@ from pyharness.errors import Exit, NothingProved
 from pyharness.files import sha256_file
 from pyharness.record import Record
 from pyharness.report import document, github
+from pyharness.tests.command_line import SMALL, Bench
 from pyharness.tests.fake_arms import FakeLibrary, broken
-from pyharness.tests.test_cli import SMALL, Bench, bench  # noqa: F401
 from pyharness.tests.test_compare import write_dump
 from pyharness.tests.test_endings import RUN, command
 from pyharness.values import JobStatus, from_json, to_json
 from pyharness.verdict import conclude
-
-# ruff: noqa: F811 - the fixture ``bench``
 
 PYTEST = b'<?xml version="1.0"?><testsuites><testsuite name="pytest" errors="0">'
 

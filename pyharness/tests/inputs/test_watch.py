@@ -14,8 +14,8 @@ from pyharness import commands
 from pyharness.errors import Exit, InputError, NothingProved
 from pyharness.files import sha256_file
 from pyharness.inputs.watch import input_file, require_unchanged
+from pyharness.tests.command_line import SMALL, Bench
 from pyharness.tests.fake_arms import FakeRunner
-from pyharness.tests.test_cli import SMALL, Bench, bench  # noqa: F401
 from pyharness.values import ArmPlan, ArmResult
 
 
@@ -83,7 +83,7 @@ def test_an_input_that_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_input_is_swapped_proves_nothing(
-    bench: Bench,  # noqa: F811
+    bench: Bench,
     named: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

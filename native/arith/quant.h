@@ -45,4 +45,10 @@ ARITH_HD void split_digits(int32_t q, int8_t& d2, int8_t& d1, int8_t& d0) {
   d2 = static_cast<int8_t>((q1 - d1) >> 8);
 }
 
+// The same as bytes of one word, digit 0 lowest; the highest byte is rest.
+ARITH_HD uint32_t digit_bytes(int32_t q) {
+  // What the addition carries out of a digit is what a signed digit takes from the next.
+  return (static_cast<uint32_t>(q) + 0x00008080u) ^ 0x00008080u;
+}
+
 }  // namespace vcuda::arith

@@ -84,7 +84,7 @@ class CudaBackend final : public Backend {
                                      reinterpret_cast<const void*>(kernel_swiglu),
                                      reinterpret_cast<const void*>(kernel_gdn<16, 2, 1>),
                                      reinterpret_cast<const void*>(kernel_gdn<8, 1, 1>),
-                                     reinterpret_cast<const void*>(kernel_gdn<16, 2, 2>),
+                                     reinterpret_cast<const void*>(kernel_gdn<16, 1, 2>),
                                      reinterpret_cast<const void*>(kernel_gdn<8, 1, 2>),
                                      reinterpret_cast<const void*>(kernel_gdn_any),
                                      reinterpret_cast<const void*>(kernel_attention_prepare),
@@ -245,11 +245,24 @@ class CudaBackend final : public Backend {
 
   void rms_norm(const float* x, const float* w, int n, float eps, int m, Rows y) override {
     const NormArgs a{x, w, y.x, static_cast<uint8_t*>(y.act), n, m, eps};
-    launch("rms_norm", kernel_rms_norm, dim3(u(a.parts()), u(m)), dim3(kNormThreads), 0, a);
+    launch_rows("rms_norm", kernel_rms_norm, a.parts(), m, kNormThreads, a);
   }
 
-  void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, m, y, false); }
-  void project_add(const Linear& l, Rows y, int m, float* x) override { apply(l, y, m, x, true); }
+  void project(const Linear& l, Rows x, int m, float* y) override { apply(l, x, {}, m, y, false); }
+  void project_add(const Linear& l, Rows y, int m, float* x) override {
+    apply(l, y, {}, m, x, true);
+  }
+  void norm_project(const float* x, const float* w, float eps, const Linear& l, int m, Rows h,
+                    float* y) override {
+    // One kernel where all of it is one ring.
+    const Part* beside = float_rows_beside(l, false);
+    const Part& first = l.parts[0];
+    if (l.parts.size() == (beside ? 2 : 1) && first.q4 &&
+        takes_norm(*static_cast<const Q4Matrix*>(first.data), m, limits_))
+      return apply(l, {}, {x, w, eps}, m, y, false);
+    rms_norm(x, w, l.cols, eps, m, h);
+    project(l, h, m, y);
+  }
 
   void gdn(const Layer& l, const Config& c, const StepInput& in, float* rows, Rows out) override {
     GdnArgs a{};
@@ -266,7 +279,7 @@ class CudaBackend final : public Backend {
       launch("gdn", kernel_gdn_any, dim3(u(a.v_heads)), dim3(kGdnAnyThreads),
              sizeof(float) * static_cast<size_t>(gdn_any_shared_floats(a.dk, a.dv)), a, params_);
     else if (limits_.clusters > 0)
-      large_heads(c) ? launch_gdn<16, 2, 2>(a) : launch_gdn<8, 1, 2>(a);
+      large_heads(c) ? launch_gdn<16, 1, 2>(a) : launch_gdn<8, 1, 2>(a);
     else large_heads(c) ? launch_gdn<16, 2, 1>(a) : launch_gdn<8, 1, 1>(a);
     if (a.dv % arith::kGroup != 0) quantize(out, c.value_dim(), in.m);
   }
@@ -302,7 +315,7 @@ class CudaBackend final : public Backend {
 
   void swiglu(const float* gate_up, int n, int m, Rows out) override {
     const SwigluArgs a{gate_up, out.x, static_cast<uint8_t*>(out.act), n, m};
-    launch("swiglu", kernel_swiglu, dim3(u(ceil_div(n / arith::kGroup, 8)), u(m)), dim3(256), 0, a);
+    launch_rows("swiglu", kernel_swiglu, ceil_div(n / arith::kGroup, 8), m, 256, a);
   }
 
   bool end(const Config& c, int m, const float* h, const float* logits, float* h_out,
@@ -404,6 +417,16 @@ class CudaBackend final : public Backend {
     behind_projection_ = false;
     if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
   }
+  // A small operation: `parts` blocks a row.
+  template <class Parameter>
+  void launch_rows(const char* operation, void (*kernel)(Parameter), int parts, int m, int threads,
+                   const Parameter& argument) {
+    behind_projection_ = false;
+    const bool spread = limits_.clusters > 0 && m > 1 && m <= kRowBlock;
+    if (!replay_)
+      stream_.launch(operation, kernel, dim3(u(parts), u(m)), dim3(u(threads)), 0,
+                     spread ? Clusters::spread_rows(m) : 1, argument);
+  }
 
   template <int J, int C, int Split>
   void launch_gdn(const GdnArgs& a) {
@@ -414,24 +437,28 @@ class CudaBackend final : public Backend {
                      params_);
   }
 
-  void apply(const Linear& l, Rows x, int m, float* y, bool add) {
+  // Float32 rows that ride on the Q4 rows' launch: behind them, where that is a ring.
+  static const Part* float_rows_beside(const Linear& l, bool add) {
+    const bool ride = l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 &&
+                      static_cast<const Q4Matrix*>(l.parts[0].data)->ring;
+    return ride ? &l.parts[1] : nullptr;
+  }
+
+  // Of x, or of the rows whose norm they are.
+  void apply(const Linear& l, Rows x, const NormInput& norm, int m, float* y, bool add) {
     if (replay_) return;
-    // Float32 rows ride on the Q4 rows' launch where that is a ring.
-    const Part* beside = nullptr;
-    if (l.parts.size() == 2 && !add && l.parts[0].q4 && !l.parts[1].q4 &&
-        static_cast<const Q4Matrix*>(l.parts[0].data)->ring)
-      beside = &l.parts[1];
+    const Part* beside = float_rows_beside(l, add);
     for (const Part& p : l.parts) {
       float* to = y + p.row0;
       if (p.q4) {
         const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
         FloatRows floats{};
         if (beside)
-          floats = {static_cast<const float*>(beside->data), x.x, y + beside->row0, beside->rows,
-                    l.cols};
+          floats = {static_cast<const float*>(beside->data), norm.x ? norm.x : x.x,
+                    y + beside->row0, beside->rows, l.cols};
         for (int block = 0; block * kRowBlock < m; ++block) {
-          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act), m,
-                                             to, l.rows, add, floats);
+          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act),
+                                             norm, m, to, l.rows, add, floats);
           project_q4(matrix, limits_, part, stream_);
         }
       } else if (&p != beside) {

@@ -158,6 +158,19 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// How a launch's blocks are grouped.
+struct Clusters {
+  unsigned x = 1, y = 1;  // blocks of a cluster
+  bool spread = false;    // each on another multiprocessor, where there are enough
+  Clusters(int blocks) : x(static_cast<unsigned>(blocks)) {}
+  // Small blocks would all lie on the few multiprocessors that the launch in front leaves idle.
+  static Clusters spread_rows(int m) {
+    Clusters c(1);
+    c.y = static_cast<unsigned>(m), c.spread = true;
+    return c;
+  }
+};
+
 class Stream {
  public:
   void create(bool overlap) {
@@ -170,11 +183,11 @@ class Stream {
   }
   operator cudaStream_t() const { return stream_; }
 
-  // kernel<<<grid, block, shared>>>(arguments...); cluster: blocks of a cluster, 1 for none.
+  // kernel<<<grid, block, shared>>>(arguments...)
   template <class... Parameters, class... Arguments>
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-              size_t shared, int cluster, Arguments... arguments) const {
-    cudaLaunchAttribute attributes[2] = {};
+              size_t shared, Clusters clusters, Arguments... arguments) const {
+    cudaLaunchAttribute attributes[3] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared,
     config.stream = stream_, config.attrs = attributes;
@@ -182,12 +195,15 @@ class Stream {
       attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster > 1) {
+    if (clusters.x * clusters.y > 1) {
       attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-      attributes[config.numAttrs].val.clusterDim.x = static_cast<unsigned>(cluster);
-      attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z =
-          1;
-      ++config.numAttrs;
+      auto& blocks = attributes[config.numAttrs++].val.clusterDim;
+      blocks.x = clusters.x, blocks.y = clusters.y, blocks.z = 1;
+    }
+    if (clusters.spread) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+      attributes[config.numAttrs++].val.clusterSchedulingPolicyPreference =
+          cudaClusterSchedulingPolicySpread;
     }
     check(launch_must_fail()
               ? cudaErrorLaunchOutOfResources

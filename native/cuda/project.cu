@@ -13,11 +13,12 @@ namespace vcuda::gpu {
 struct RingVariant {
   int tiles;
   void (*kernel[2])(Projection, RingPlan);  // by few_rows
+  bool takes_norm;                          // with few rows
 };
 
 template <int R>
 static constexpr RingVariant ring_variant() {
-  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}};
+  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}, kTakesNorm<R, true>};
 }
 
 // Every cut gives the same bits.
@@ -65,7 +66,8 @@ static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limit
   Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
   if (limits.clusters == 0) return matrix;
   matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
-  if (!RingPlan(tiles, kRowBlock, limits.shared).fits()) matrix.clusters = 0;
+  if (!RingPlan(matrix.shape, kRowBlock, matrix.clusters, limits.shared, false).fits())
+    matrix.clusters = 0;
   return matrix;
 }
 
@@ -137,13 +139,20 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
   if (!copies.empty()) check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
-Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, int m, float* y,
-                      int ld, bool add, const FloatRows& floats) {
+bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
+  return matrix.ring && m <= kNormedRows && matrix.shape.supersteps() <= kNormedSupersteps &&
+         ring_variant(matrix.shape.tiles).takes_norm &&
+         RingPlan(matrix.shape, m, matrix.clusters, limits.shared, true).fits();
+}
+
+Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, const NormInput& norm,
+                      int m, float* y, int ld, bool add, const FloatRows& floats) {
   const int row = block * kRowBlock;
   Projection p{
       matrix.data,
       matrix.shape,
-      act + act_block_offset(matrix.shape.groups, block),
+      act ? act + act_block_offset(matrix.shape.groups, block) : nullptr,
+      norm,
       {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add},
       floats};
   if (floats.rows)
@@ -160,7 +169,7 @@ void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& 
                   p.q, p.act, p.out);
     return;
   }
-  const RingPlan plan(p.q.tiles, p.out.m, limits.shared);
+  const RingPlan plan(p.q, p.out.m, matrix.clusters, limits.shared, !p.act);
   stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cuda/device.h"
-#include "kernels/ring.cuh"
+#include "kernels/ring_plan.cuh"
 #include "model/backend.h"
 
 namespace vcuda::gpu {
@@ -39,10 +39,13 @@ bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
 // Packs stacked tensors; data comes from the arena.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
 
-// Rows [8*block, ...) of m: act: all quantized rows; y [m, ld]. floats: rows of the same projection
-// that the ring computes too.
-Projection projection(const Q4Matrix&, int block, const uint8_t* act, int m, float* y, int ld,
-                      bool add, const FloatRows& floats);
+// Whether the projection's own kernel can make the norm in front of it.
+bool takes_norm(const Q4Matrix&, int m, const Limits&);
+
+// Rows [8*block, ...) of m: act: all quantized rows, or NULL and norm: rows before their norm; y
+// [m, ld]. floats: rows of the same projection that the ring computes too.
+Projection projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm, int m,
+                      float* y, int ld, bool add, const FloatRows& floats);
 
 void project_q4(const Q4Matrix&, const Limits&, const Projection&, const Stream&);
 

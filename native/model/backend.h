@@ -151,6 +151,13 @@ class Backend {
   // x += W y, the projection rounded to float32 before the addition.
   virtual void project_add(const Linear&, Rows y, int m, float* x) = 0;
 
+  // y = W norm(x): rms_norm, then project, in one where a backend can; h holds nothing afterwards.
+  virtual void norm_project(const float* x, const float* w, float eps, const Linear& l, int m,
+                            Rows h, float* y) {
+    rms_norm(x, w, l.cols, eps, m, h);
+    project(l, h, m, y);
+  }
+
   // in [m, gdn_rows] = u | z | b | a per row.
   //   c = silu(sum over taps of conv * input), taps ascending from the oldest, fma from +0.0
   //   q, k heads: v * r with r = 1 / sqrt(ss + kL2Eps), ss = sum v^2 (kHeadNormLanes); q then times

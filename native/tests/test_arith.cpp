@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "arith/quant.h"
 #include "arith/trig.h"
 #include "tools/ulp.h"
 
@@ -263,6 +264,21 @@ void check_sincos(SinCos f, const std::vector<double>& angles) {
   if (zero[0] != 0.0 || zero[1] != 1.0) FAIL("sincos(0) is %a, %a, must be 0, 1", zero[0], zero[1]);
 }
 
+// ---- digits of activations ----------------------------------------------------------------------
+
+// Every q that an activation can have is its signed digits' sum, however they are made.
+void check_digits(uint32_t (*bytes)(int32_t)) {
+  for (int32_t q = -(1 << 22); q <= 1 << 22; ++q) {
+    int8_t d[3];
+    arith::split_digits(q, d[2], d[1], d[0]);
+    if (d[2] * 65536 + d[1] * 256 + d[0] != q || d[2] < -64 || d[2] > 64)
+      return FAIL("digits of %d: %d %d %d", q, d[2], d[1], d[0]), void();
+    for (int i = 0; i < 3; ++i)
+      if (static_cast<int8_t>(bytes(q) >> (8 * i)) != d[i])
+        return FAIL("digit %d of %d differs in digit_bytes", i, q), void();
+  }
+}
+
 // ---- how this was compiled and runs -------------------------------------------------------------
 
 // A product that is added must be rounded before; nothing denormal may be flushed.
@@ -321,6 +337,8 @@ void sincos_last_bit(double x, double& s, double& c) {
   if (x == 24571.0) c = arith::as_double(arith::as_bits(c) ^ 1u);
 }
 
+uint32_t no_carry(int32_t q) { return static_cast<uint32_t>(q); }  // unsigned digits
+
 void check_planted(const std::vector<float>& x, const std::vector<double>& angles) {
   Function f = tools::kFunctions[0];
   const auto with = [&f](Block block) -> const Function& { return f.block = block, f; };
@@ -334,6 +352,7 @@ void check_planted(const std::vector<float>& x, const std::vector<double>& angle
   must_report("neighbours out of order", [&] { check_order(with(jagged)); });
   must_report("a NaN swallowed, in the special values", [&] { check_special(with(swallows_nan)); });
   must_report("a NaN swallowed, in the bound", [&] { check_bound(with(swallows_nan), x); });
+  must_report("unsigned digits", [] { check_digits(no_carry); });
   must_report("a sine off by 2^-30", [&] { check_sincos(sincos_off, angles); });
   must_report("one bit of a cosine, in the hash",
               [&] { check_hash("host", "sincos", fnv_hash(evaluate(sincos_last_bit, angles))); });
@@ -392,6 +411,7 @@ bool device_present() {
 
 int main() {
   check_rounding();
+  check_digits(arith::digit_bytes);
   const std::vector<float> x = sample();
   const std::vector<double> angles = sample_angles();
   for (const Function& f : tools::kFunctions) {

@@ -84,6 +84,39 @@ class Projection final : public Operation {
   float *y_ = nullptr, *rest_ = nullptr;
 };
 
+// A norm and the projection of its rows.
+class NormProjection final : public Operation {
+ public:
+  NormProjection(int rows, int cols) : rows_(rows), cols_(cols) {}
+  void prepare(Backend& b, int m, int copies) override {
+    m_ = m;
+    const vcuda_tensor t = synthetic(VCUDA_Q4, 11, 0.2f / std::sqrt(static_cast<float>(cols_)));
+    for (int i = 0; i < copies; ++i)
+      linears_.push_back({rows_, cols_, {b.upload_matrix({Tensor{&t, rows_, cols_}})}});
+    const size_t n = static_cast<size_t>(m) * cols_;
+    x_ = b.upload_floats(random_floats(n, 14, 0.0f, 2.0f));
+    w_ = b.upload_floats(random_floats(static_cast<size_t>(cols_), 15, 1.0f, 0.5f));
+    h_ = {outputs(b, n), b.alloc(b.act_bytes(cols_, m))};
+    y_ = outputs(b, static_cast<size_t>(m) * rows_);
+  }
+  void call(Backend& b, const StepInput& in, int copy) override {
+    b.norm_project(x_, w_, 1e-6f, linears_[static_cast<size_t>(copy)], in.m, h_, y_);
+  }
+  std::vector<float> result(Backend& b) override {
+    return floats_of(b, y_, static_cast<size_t>(m_) * rows_);
+  }
+  double bytes(int m) const override {
+    return rows_ * (cols_ / 32.0) * 18 + cols_ * 4.0 + m * (cols_ * 4.0 + rows_ * 4.0);
+  }
+
+ private:
+  int rows_, cols_, m_ = 0;
+  std::vector<Linear> linears_;
+  const float *x_ = nullptr, *w_ = nullptr;
+  Rows h_;
+  float* y_ = nullptr;
+};
+
 class Embed final : public Operation {
  public:
   void prepare(Backend& b, int m, int) override {
@@ -305,6 +338,9 @@ std::vector<OperationCase> operation_cases() {
       make_case<Projection>("project out", 20, 5120, 6144, true),
       make_case<Projection>("project gate_up", 4, 34816, 5120, false),
       make_case<Projection>("project down", 8, 5120, 17408, true),
+      make_case<NormProjection>("norm, gdn in", 8, 16384, 5120),
+      make_case<NormProjection>("norm, attention in", 8, 14336, 5120),
+      make_case<NormProjection>("norm, gate_up", 4, 34816, 5120),
       make_case<Projection>("project head", 1, 248320, 5120, false),
       make_case<Norm>("norm", 16),
       make_case<Gdn>("gdn", 16),

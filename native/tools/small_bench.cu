@@ -110,7 +110,7 @@ bool run_gdn(Bench& b, const char* shape, int k_heads, int v_heads, bool timed) 
                              {"one block a head", true, launch_gdn<J, J / 8, 1>}};
   cudaDeviceProp p;
   check(cudaGetDeviceProperties(&p, 0), "device");
-  if (p.major == 9) forms.push_back({"two blocks a head", true, launch_gdn<J, J / 8, 2>});
+  if (p.major == 9) forms.push_back({"two blocks a head", true, launch_gdn<J, 1, 2>});
 
   GdnArgs a{};
   a.k_heads = k_heads, a.v_heads = v_heads, a.repeat = v_heads / k_heads, a.dk = a.dv = kD,

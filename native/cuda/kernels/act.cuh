@@ -47,13 +47,14 @@ struct DigitSums {
   }
   // Starts and scale of row r of `rows` in a group with exponent e. Weights are stored as 0..15, so
   // a digit's sum starts at -8 times the digits' sum; rows 8..15 of a tile count sixteenths.
+  template <bool Few>
   __device__ __forceinline__ void write(uint8_t* group, int rows, int r, int e) const {
     int* start = reinterpret_cast<int*>(group + act_start(rows));
     int low[3], high[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i)
       low[i] = kMagicBits - 8 * sums[i], high[i] = kMagicBits - 128 * sums[i];
-    if (few_rows(rows)) {
+    if constexpr (Few) {
       int4* four = reinterpret_cast<int4*>(start) + r * 2;
       four[0] = {low[0], low[1], high[0], high[1]}, four[1] = {low[2], low[2], high[2], high[2]};
     } else {
@@ -95,47 +96,63 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
     words[2 + half] = hi >> 16 | (hi2 & 0xffff0000u);
     *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = lo;
   }
-  if (lane == 0) sums.write(to, rows, r, e);
+  if (lane == 0) {
+    if (few_rows(rows)) sums.write<true>(to, rows, r, e);
+    else sums.write<false>(to, rows, r, e);
+  }
 }
 
 // The same where eight neighbouring threads hold a group, thread k of them the inputs 4 k .. 4 k +
-// 3: each makes its own words. All 32 lanes are here; groups past the last are not written.
+// 3: each makes its own words. All 32 lanes are here for the first part; groups past the last are
+// not written.
+struct QuantizedQuad {
+  uint32_t words[3];  // digits 2, 1, 0 of the four inputs
+  int upper, lower, e;
+
+  __device__ __forceinline__ explicit QuantizedQuad(float4 x) {
+    const float v[4] = {x.x, x.y, x.z, x.w};
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most = max(most, arith::as_bits(v[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n));
+    e = arith::group_exponent(most);
+    uint32_t d[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      d[i] = e > 127 ? 0u : arith::digit_bytes(arith::fixed_point(v[i], e));
+    const uint32_t d01 = __byte_perm(d[0], d[1], 0x5140), d23 = __byte_perm(d[2], d[3], 0x5140);
+    words[2] = __byte_perm(d01, d23, 0x5410), words[1] = __byte_perm(d01, d23, 0x7632);
+    words[0] =
+        __byte_perm(__byte_perm(d[0], d[1], 0x0062), __byte_perm(d[2], d[3], 0x0062), 0x5410);
+    constexpr uint32_t kOnes = 0x01010101u;
+    upper = DigitSums::upper(__dp4a(static_cast<int>(words[0]), static_cast<int>(kOnes), 0),
+                             __dp4a(static_cast<int>(words[1]), static_cast<int>(kOnes), 0)),
+    lower = __dp4a(static_cast<int>(words[2]), static_cast<int>(kOnes), 0);
+#pragma unroll
+    for (int n = 1; n < 8; n *= 2)
+      upper += __shfl_xor_sync(kFull, upper, n), lower += __shfl_xor_sync(kFull, lower, n);
+  }
+  // group: the group's place, in a block of `rows` rows; r: its row there.
+  template <bool Few>
+  __device__ __forceinline__ void write(uint8_t* group, int rows, int r, int lane) const {
+    const int half = lane % 8 / 4, t = lane % 4;
+    uint32_t* hi = reinterpret_cast<uint32_t*>(group + r * 64 + t * 16);
+    hi[half] = words[0], hi[2 + half] = words[1];
+    *reinterpret_cast<uint32_t*>(group + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
+    if (lane % 8 == 0) DigitSums(upper, lower).write<Few>(group, rows, r, e);
+  }
+};
+
 __device__ __forceinline__ void quantize_quad(float4 x, int lane, uint8_t* act, int groups,
                                               int group, int row, int m) {
-  const float v[4] = {x.x, x.y, x.z, x.w};
-  uint32_t most = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) most = max(most, arith::as_bits(v[i]) & 0x7fffffffu);
-#pragma unroll
-  for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n));
-  const int e = arith::group_exponent(most);
-  uint32_t words[3] = {};  // digits 2, 1, 0 of the four inputs
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int32_t q = e > 127 || most == 0 ? 0 : arith::fixed_point(v[i], e);
-    int8_t d[3];
-    arith::split_digits(q, d[0], d[1], d[2]);
-#pragma unroll
-    for (int j = 0; j < 3; ++j)
-      words[j] |= static_cast<uint32_t>(static_cast<uint8_t>(d[j])) << (8 * i);
-  }
-  constexpr uint32_t kOnes = 0x01010101u;
-  int upper = DigitSums::upper(__dp4a(static_cast<int>(words[0]), static_cast<int>(kOnes), 0),
-                               __dp4a(static_cast<int>(words[1]), static_cast<int>(kOnes), 0)),
-      lower = __dp4a(static_cast<int>(words[2]), static_cast<int>(kOnes), 0);
-#pragma unroll
-  for (int n = 1; n < 8; n *= 2)
-    upper += __shfl_xor_sync(kFull, upper, n), lower += __shfl_xor_sync(kFull, lower, n);
+  const QuantizedQuad quad(x);
   if (group >= groups) return;
-
-  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock),
-            r = row % kRowBlock, half = lane % 8 / 4, t = lane % 4;
+  const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock);
   uint8_t* to =
       act + act_block_offset(groups, block) + static_cast<size_t>(group) * act_stride(rows);
-  uint32_t* hi = reinterpret_cast<uint32_t*>(to + r * 64 + t * 16);
-  hi[half] = words[0], hi[2 + half] = words[1];
-  *reinterpret_cast<uint32_t*>(to + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
-  if (lane % 8 == 0) DigitSums(upper, lower).write(to, rows, r, e);
+  if (few_rows(rows)) quad.write<true>(to, rows, row % kRowBlock, lane);
+  else quad.write<false>(to, rows, row % kRowBlock, lane);
 }
 
 }  // namespace vcuda::gpu

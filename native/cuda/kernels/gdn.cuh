@@ -12,7 +12,7 @@
 
 #include "arith/activations.h"
 #include "kernels/act.cuh"
-#include "kernels/ring.cuh"
+#include "kernels/mbarrier.cuh"
 
 namespace vcuda::gpu {
 
@@ -353,6 +353,13 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
   finish(rows - 1);
   peer.give(&sh.outputs[row_of_copy / 4][first_column + column + (second ? 4 : 0)], four, copy,
             copy < peer.kCopies && row_of_copy < rows);
+  // On its way while the outputs are exchanged: the next launch waits for these writes too.
+#pragma unroll
+  for (int j = 0; j < J / 4; ++j)
+#pragma unroll
+    for (int c = 0; c < C; ++c)
+      __stcs(s_to + (j * kD + 4 * c) * 8,
+             make_float4(s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]));
   peer.wait();
 
   if (z_here) {  // gated norm
@@ -372,12 +379,6 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, const StepParams* ste
                      a.m);
     }
   }
-#pragma unroll
-  for (int j = 0; j < J / 4; ++j)
-#pragma unroll
-    for (int c = 0; c < C; ++c)
-      __stcs(s_to + (j * kD + 4 * c) * 8,
-             make_float4(s[c][4 * j], s[c][4 * j + 1], s[c][4 * j + 2], s[c][4 * j + 3]));
 }
 
 // grid: v_heads * Split blocks of gdn_threads, in clusters of Split.

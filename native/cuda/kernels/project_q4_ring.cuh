@@ -1,32 +1,44 @@
 // y = W x or y += W x for Q4 weights on Hopper, as a kernel of its own (ring.cuh has the work).
 #pragma once
 
-#include "kernels/ring.cuh"
+#include "kernels/ring_norm.cuh"
+#include "kernels/ring_reduce.cuh"
 
 namespace vcuda::gpu {
 
-// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m).
+// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m). Registers:
+// with few rows small operations' blocks fit beside.
 template <int R, bool Few>
-static __global__ void __launch_bounds__(kRingThreads, 1)
+static __global__ void __maxnreg__(Few ? 144 : 168)
     kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
-  const RingBlock block(shared);
-  block.init();
+  const RingBlock block(shared, plan);
+  block.init(plan);
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
     if (threadIdx.x % 32 == 0) {
       RingProducer producer(block, plan, p);
-      producer.run([] { wait_for_predecessor(); });
+      // Rows come before weights: the sums of a norm take as long as the ring takes to fill.
+      if (plan.staying) wait_for_predecessor(), producer.bring_rows();
+      producer.fill();
+      producer.run();
     }
     __syncwarp();
     block.meet();
   } else if (warp > kConsumers) {
     wait_for_predecessor();
+    if (warp == kConsumers + 1 && !plan.staying) ring_first_activations(block, plan, p);
     block.meet();
-    ring_reduce<Few>(block, plan, p, warp - kConsumers - 1);
+    if (plan.staying) factors_known();
+    ring_reduce<R, Few>(block, plan, p, warp - kConsumers - 1);
   } else {
-    ring_consume<R, Few>(block, plan, p);
+    if (kTakesNorm<R, Few> && plan.staying) {
+      ring_normalize(block, plan, p);
+      ring_consume<R, Few, true>(block, plan, p);
+    } else {
+      ring_consume<R, Few, false>(block, plan, p);
+    }
     block.meet();
   }
 #endif

@@ -92,6 +92,14 @@ inline int __reduce_add_sync(unsigned, int x) {
   for (int i = 0; i < 32; ++i) sum += all[i];
   return bits_as<int>(sum);
 }
+// Bytes of y:x (x has 0 .. 3) that the four low nibbles of `selector` name.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
+  unsigned r = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    r |= static_cast<unsigned>(both >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return r;
+}
 inline int __dp4a(int a, int b, int c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;

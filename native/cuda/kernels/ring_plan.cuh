@@ -1,0 +1,96 @@
+// A projection by the engine of ring.cuh: what it is, and the layout of a block's shared memory.
+#pragma once
+
+#include "kernels/q4_tile.cuh"
+#include "kernels/norm_row.cuh"
+
+namespace vcuda::gpu {
+
+constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
+constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
+constexpr int kRingBytes = 70 << 10;                // of weights, or four stages: more is slower
+constexpr int kStages = 16;                         // of a ring at most
+constexpr int kMostTiles = 12;                      // of a slab
+constexpr int kOwned = kMostTiles / 2 / kReducers;  // tiles that one reducer writes
+// Of a norm that the projection makes itself (ring_norm.cuh): teams of threads; rows and supersteps
+// at most.
+constexpr int kNormTeams = kConsumers * 32 / kNormThreads;
+constexpr int kNormedRows = 2, kNormedSupersteps = 10;
+
+// Float32 rows over the same inputs; rows 0: none.
+struct FloatRows {
+  const float* w;  // [rows, cols]
+  const float* x;  // [m, cols]
+  float* y;        // [m, ld of the projection]
+  int rows, cols;
+};
+
+// Whether a kernel has the code for that: projections with few tiles come behind other operations,
+// and are better with fewer registers.
+template <int R, bool Few>
+constexpr bool kTakesNorm = R >= 7 && Few;
+
+// Rows that are not normalized yet (norm_row.cuh).
+struct NormInput {
+  const float *x, *w;  // [m, cols], [cols]
+  float eps;
+};
+
+struct Projection {
+  const uint8_t* weights;
+  Q4Shape q;
+  const uint8_t* act;  // one block of out.m rows, or NULL: the blocks make it of `norm`
+  NormInput norm;
+  Output out;
+  FloatRows floats;  // x is norm's where that is given
+};
+
+struct RingBarriers {
+  uint64_t full[kStages], empty[kStages], exchange[2], sums, taken;
+  // Of a norm: the rows have come; each team's two sums; each row's factor.
+  uint64_t rows;
+  float norm_sums[kNormTeams][2], factors[kNormedRows];
+};
+
+// Shared memory, in this order: barriers, lane sums, exchange, activations that stay, ring. A stage
+// of the ring is a superstep's cells and, where they do not stay, its activations. They stay where
+// the block makes them itself: of rows that lie where the lane sums will be.
+struct RingPlan {
+  int sums, exchange, inbox;     // offsets; bytes of one of the two inboxes
+  int staying;                   // offset, superstep by superstep; 0: they come with their stages
+  int superstep;                 // bytes of a superstep's activations
+  int ring, act, stage, stages;  // offset; the activations' in a stage; bytes of a stage; how many
+  int bytes;
+  // What would be divisions in every block: slabs of every cluster, clusters that have one more,
+  // supersteps of a slab.
+  int slabs_each, slabs_more, supersteps;
+
+  RingPlan() = default;
+  // For a projection of m rows by so many clusters; limit: of shared memory.
+  RingPlan(const Q4Shape& q, int m, int clusters, int limit, bool stay) {
+    constexpr int cluster = 2;
+    const int tiles = q.tiles, tile = few_rows(m) ? 256 : 512;
+    supersteps = q.supersteps();
+    slabs_each = q.slabs() / clusters, slabs_more = q.slabs() % clusters;
+    sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
+    const int lane_sums = kConsumers * tiles * tile, rows = stay ? row_bytes(q, m) : 0;
+    exchange = sums + (rows > lane_sums ? rows : lane_sums);
+    inbox = cluster * ((tiles + 1) / cluster) * tile;
+    ring = exchange + 2 * inbox;
+    act = kConsumers * tiles * kTileBytes;
+    superstep = kConsumers * act_stride(m);
+    staying = stay ? ring : 0;
+    if (stay) ring += (supersteps * superstep + 127) / 128 * 128;
+    stage = act + (stay ? 0 : (superstep + 127) / 128 * 128);
+    const int most = kRingBytes / act < 4 ? 4 : kRingBytes / act, room = (limit - ring) / stage;
+    stages = most < room ? most : room;
+    if (stages > kStages) stages = kStages;
+    bytes = ring + stages * stage;
+  }
+  bool fits() const { return stages >= 2; }
+  __host__ __device__ static int row_bytes(const Q4Shape& q, int m) {
+    return m * q.groups * arith::kGroup * static_cast<int>(sizeof(float));
+  }
+};
+
+}  // namespace vcuda::gpu

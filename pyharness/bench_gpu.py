@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from pyharness.errors import Exit
+from pyharness.values import shown_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = ROOT / "native" / "cuda" / "bench-gpu.json"
@@ -22,20 +23,21 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- bench-gpu -->\n", "<!-- /bench-gpu -->\n"
 MACHINE = ("device", "driver", "date", "revision")
 
-# How often a step of the 27B makes each call of kernel_bench.
+# How often a step of the 27B makes each call of kernel_bench; ALONE: what some of them contain.
 CALLS = {
     "embed": 1,
-    "norm": 129,
-    "project gdn in": 48,
-    "project attention in": 16,
+    "norm, gdn in": 48,
+    "norm, attention in": 16,
     "gdn": 48,
     "attention at 512": 16,
     "project out": 64,
-    "project gate_up": 64,
+    "norm, gate_up": 64,
     "swiglu": 64,
     "project down": 64,
+    "norm": 1,
     "project head": 1,
 }
+ALONE = ("project gdn in", "project attention in", "project gate_up")
 
 # llama.cpp (the source of llama-cpp-python 0.3.36), CUDA, sm_90, Q4_0 file of the same shapes, one
 # decode of M tokens with logits of all, median of 24, context under 500, in another session.
@@ -51,6 +53,11 @@ def merged(steps: dict[str, Any], operations: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in steps.items() if key not in run}
     measured = {"copy_gb_s": operations["copy_gb_s"], "measured": operations["operations"]}
     return {**run, **rest, "operations": measured}
+
+
+def _revision(text: str) -> str:
+    """As the tools write it, with a + where native/ was not as committed."""
+    return shown_revision(text.rstrip("+"), text.endswith("+"))
 
 
 def _row(head: str, cells: list[str]) -> str:
@@ -86,18 +93,24 @@ def _steps(numbers: dict[str, Any]) -> str:
 def _operations(numbers: dict[str, Any]) -> str:
     found = {(o["operation"], o["m"]): o for o in numbers["operations"]["measured"]}
     ms = sorted({m for _, m in found})
-    rows, total = [], dict.fromkeys(ms, 0.0)
-    for name, calls in CALLS.items():
-        if (name, ms[0]) not in found:
-            continue
-        cells = [str(calls)]
+    rows: list[str] = []
+    total = dict.fromkeys(ms, 0.0)
+
+    def row(name: str, calls: str) -> None:
+        cells = [calls]
         for m in ms:
             o = found[name, m]
-            total[m] += calls * o["us"] / 1e3
             cells += [f"{o['us']:.1f}", f"{100 * o['share_of_copy']:.0f} %"]
         rows.append(_row(name, cells))
+
+    for name, calls in CALLS.items():
+        row(name, str(calls))
+        for m in ms:
+            total[m] += calls * found[name, m]["us"] / 1e3
     sums = [cell for m in ms for cell in (f"{total[m]:.2f} ms", "")]
     rows.append(_row("all calls, each alone", ["", *sums]))
+    for name in ALONE:
+        row(name, "")
     head = [cell for m in ms for cell in (f"M = {m}, us", "of the copy rate")]
     return _table(["operation", "calls a step", *head], rows)
 
@@ -107,7 +120,7 @@ def tables(numbers: dict[str, Any]) -> str:
     model = numbers["model"]
     return f"""\
 One {numbers["device"]}, driver {numbers["driver"]}, {numbers["date"]}, \
-revision {numbers["revision"][:7]}, the whole step in a graph, \
+revision {_revision(numbers["revision"])}, the whole step in a graph, \
 {model["weight_bytes"] / 1e9:.1f} GB of weights, copy rate {numbers["copy_gb_s"] / 1e3:.2f} TB/s.
 Checked by bytes in the same run: {numbers["equal_bytes"]}.
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from pyharness.bench_gpu import CALLS, NUMBERS, README, ROOT, merged, rewrite, tables
+from pyharness.bench_gpu import ALONE, CALLS, NUMBERS, README, ROOT, merged, rewrite, tables
 
 SCHEMA = json.loads(NUMBERS.with_suffix(".schema.json").read_text())
 
@@ -46,7 +46,7 @@ def test_numbers_hang_together(numbers: dict[str, Any]) -> None:
     for o in operations["measured"]:
         share = o["bytes"] / o["us"] / 1e3 / operations["copy_gb_s"]
         assert o["share_of_copy"] == pytest.approx(share, abs=2e-3, rel=2e-3)
-    assert set(CALLS) <= {o["operation"] for o in operations["measured"]}
+    assert {*CALLS, *ALONE} <= {o["operation"] for o in operations["measured"]}
 
 
 def test_two_runs_of_different_machines_are_not_merged(numbers: dict[str, Any]) -> None:
@@ -57,6 +57,11 @@ def test_two_runs_of_different_machines_are_not_merged(numbers: dict[str, Any]) 
     other = copy.deepcopy(operations) | {"driver": "1.2"}
     with pytest.raises(ValueError, match="driver"):
         merged(steps, other)
+
+
+def test_a_revision_that_was_changed_says_so(numbers: dict[str, Any]) -> None:
+    assert "-dirty" not in tables(numbers | {"revision": "0123456789abcdef"})
+    assert "revision 0123456789ab-dirty," in tables(numbers | {"revision": "0123456789abcdef+"})
 
 
 def test_a_readme_without_the_marks_is_refused(numbers: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   const RingBlock block(shared, plan);
-  block.init(plan);
+  block.init(plan, p.out.m);
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
     if (threadIdx.x % 32 == 0) {
@@ -30,7 +30,7 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
     wait_for_predecessor();
     if (warp == kConsumers + 1 && !plan.staying) ring_first_activations(block, plan, p);
     block.meet();
-    if (plan.staying) factors_known();
+    if (plan.staying) barrier_wait(&block.bars->factored, 0);
     ring_reduce<R, Few>(block, plan, p, warp - kConsumers - 1);
   } else {
     if (kTakesNorm<R, Few> && plan.staying) {

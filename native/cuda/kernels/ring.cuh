@@ -71,7 +71,7 @@ struct RingBlock {
   // By every thread, first of all; ends with an arrival at the cluster's barrier, which meet()
   // completes. The arrival is relaxed: a release would wait for every access on its way, and the
   // barriers have a fence of their own.
-  __device__ __forceinline__ void init(const RingPlan& plan) const {
+  __device__ __forceinline__ void init(const RingPlan& plan, int m) const {
     auto all = [](uint64_t* barriers, int count) {
 #pragma unroll
       for (int i = 0; i < kStages; ++i) barrier_init(&barriers[i], count);
@@ -84,7 +84,7 @@ struct RingBlock {
     } else if (threadIdx.x == 64) {
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
       barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
-      barrier_init(&bars->rows, 1);
+      barrier_init(&bars->rows, 1), barrier_init(&bars->factored, m);
     }
     if (threadIdx.x % 32 == 0 && threadIdx.x <= 64) {
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

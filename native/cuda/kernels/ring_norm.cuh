@@ -11,13 +11,8 @@ namespace vcuda::gpu {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
-// Consumers and reducers: the rows' factors are in shared memory.
-__device__ __forceinline__ void factors_known() {
-  named_barrier<6, (kConsumers + kReducers) * 32>();
-}
-
-// The consumers. A team of kNormThreads sums a row; then all teams quantize, the four of one row or
-// two of each.
+// The consumers. A team of kNormThreads sums a row, as many teams as there are rows; then all teams
+// quantize, the four of one row or two of each.
 __device__ __forceinline__ void ring_normalize(const RingBlock& b, const RingPlan& plan,
                                                const Projection& p) {
   static_assert(kNormTeams == 4 && kNormedRows == 2);
@@ -36,30 +31,33 @@ __device__ __forceinline__ void ring_normalize(const RingBlock& b, const RingPla
     weight[i] = weights[min(at + 2 * i * share * kNormThreads, quads - 1)];
   barrier_wait(&b.bars->rows, 0);
   if (team < m) {
+    auto sync = [&] {
+      team == 0 ? named_barrier<2, kNormThreads>() : named_barrier<3, kNormThreads>();
+    };
     const float r = norm_factor(
         quads, p.norm.eps, t, b.bars->norm_sums[team],
-        [&](int i) { return rows[team * quads + i]; },
-        [&] { asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(kNormThreads)
-                           : "memory"); });
-    if (t == 0) b.bars->factors[team] = r;
-  }
-  factors_known();
-  if (row < m) {
-    const float r = b.bars->factors[row];
-    const int stride = plan.superstep / kConsumers;
-    uint8_t* to = b.shared + plan.staying + s * plan.superstep + t / 8 * stride;
-#pragma unroll 1
-    for (; s < plan.supersteps; s += share) {
-      const bool here = at < quads;
-      const float4 x = rows[row * quads + min(at, quads - 1)];
-      const QuantizedQuad quad(norm_apply(x, r, weight[0]));
-#pragma unroll
-      for (int i = 0; i + 1 < kMost; ++i) weight[i] = weight[i + 1];
-      if (here) quad.write<true>(to, m, row, t % 32);
-      at += 2 * share * kNormThreads, to += share * plan.superstep;
+        [&](int i) { return rows[team * quads + i]; }, sync);
+    if (t == 0) {
+      b.bars->factors[team] = r;
+      barrier_arrive(&b.bars->factored);
     }
+    __syncwarp();
   }
-  named_barrier<7, kConsumers * 32>();
+  barrier_wait(&b.bars->factored, 0);
+  const float r = b.bars->factors[row];
+  const int stride = plan.superstep / kConsumers;
+  uint8_t* to = b.shared + plan.staying + s * plan.superstep + t / 8 * stride;
+#pragma unroll 1
+  for (; s < plan.supersteps; s += share) {
+    const bool here = at < quads;
+    const float4 x = rows[row * quads + min(at, quads - 1)];
+    const QuantizedQuad quad(norm_apply(x, r, weight[0]));
+#pragma unroll
+    for (int i = 0; i + 1 < kMost; ++i) weight[i] = weight[i + 1];
+    if (here) quad.write<true>(to, m, row, t % 32);
+    at += 2 * share * kNormThreads, to += share * plan.superstep;
+  }
+  named_barrier<4, kConsumers * 32>();
 }
 #endif
 

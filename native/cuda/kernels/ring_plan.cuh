@@ -47,8 +47,8 @@ struct Projection {
 
 struct RingBarriers {
   uint64_t full[kStages], empty[kStages], exchange[2], sums, taken;
-  // Of a norm: the rows have come; each team's two sums; each row's factor.
-  uint64_t rows;
+  // Of a norm: the rows have come, their factors are known; each team's two sums; the factors.
+  uint64_t rows, factored;
   float norm_sums[kNormTeams][2], factors[kNormedRows];
 };
 

@@ -158,10 +158,12 @@ struct Times {
   std::vector<double> device, wall;
 };
 
-// Steps of m rows, each at this position: a mark before and a rollback behind each.
+// Steps of m rows, each at this position: a mark before and a rollback behind each. All of them are
+// the same step, so a row that differs is a race: such a one may show itself once in a hundred.
 Times time_steps(Bench& b, int m, int repeats) {
   Times t;
   const std::vector<int32_t> tokens = b.draw(m);
+  std::vector<std::vector<float>> first;
   for (int i = 0; i < repeats + 3; ++i) {
     b.model().mark();
     const auto begin = Clock::now();
@@ -169,6 +171,11 @@ Times time_steps(Bench& b, int m, int repeats) {
     if (i >= 3) {
       t.wall.push_back(seconds_since(begin) * 1e3);
       t.device.push_back(b.backend().step_seconds() * 1e3);
+    }
+    for (int row = 0; row < m; ++row) {
+      if (i == 0) first.push_back(b.row(row));
+      else
+        equal(first[size_t(row)], b.row(row), "a row of the same step again", m, b.info().position);
     }
     b.model().rollback();
   }

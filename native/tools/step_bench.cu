@@ -4,8 +4,9 @@
 // The whole step on this machine's GPU: a synthetic model made on the device; by bytes, M rows
 // against single steps, rollbacks, the state and what follows; then medians of the time of each M
 // at each context (the tokens before it are skipped: their keys and values are one constant), of
-// mark plus rollback, and the copy rate of the same run. No time is printed after a byte that
-// differs. VLLM_CUDA_PROFILE=1 adds the time of each operation, one by one.
+// mark plus rollback, and the copy rate of the same run. Repeats of a step are compared with the
+// first one by bytes as well. No time is printed after a byte that differs. VLLM_CUDA_PROFILE=1
+// adds the time of each operation, one by one.
 #include <chrono>
 #include <cstdlib>
 

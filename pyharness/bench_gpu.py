@@ -93,6 +93,8 @@ def _steps(numbers: dict[str, Any]) -> str:
 def _operations(numbers: dict[str, Any]) -> str:
     found = {(o["operation"], o["m"]): o for o in numbers["operations"]["measured"]}
     ms = sorted({m for _, m in found})
+    if absent := [n for n in (*CALLS, *ALONE) for m in ms if (n, m) not in found]:
+        raise ValueError(f"kernel_bench did not measure {absent[0]} at every M: make bench-gpu")
     rows: list[str] = []
     total = dict.fromkeys(ms, 0.0)
 
@@ -150,9 +152,12 @@ def main(documents: tuple[Path, ...]) -> None:
         if documents:
             if len(documents) != 2:
                 raise ValueError("two documents or none: of step_bench and of kernel_bench")
-            made = merged(*(json.loads(path.read_text()) for path in documents))
-            NUMBERS.write_text(json.dumps(made, indent=1) + "\n")
-        README.write_text(rewrite(README.read_text(), json.loads(NUMBERS.read_text())))
+            numbers = merged(*(json.loads(path.read_text()) for path in documents))
+        else:
+            numbers = json.loads(NUMBERS.read_text())
+        readme = rewrite(README.read_text(), numbers)  # before anything is written
+        NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n")
+        README.write_text(readme)
     except (ValueError, KeyError, OSError) as e:
         click.echo(f"bench_gpu: {e}", err=True)
         sys.exit(Exit.USAGE)

@@ -414,27 +414,29 @@ class CudaBackend final : public Backend {
   template <class... Parameters, class... Arguments>
   void launch(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
               size_t shared, Arguments... arguments) {
+    launch_clusters(operation, kernel, grid, block, shared, 1, arguments...);
+  }
+  template <class... Parameters, class... Arguments>
+  void launch_clusters(const char* operation, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                       size_t shared, Clusters clusters, Arguments... arguments) {
     behind_projection_ = false;
-    if (!replay_) stream_.launch(operation, kernel, grid, block, shared, 1, arguments...);
+    if (!replay_) stream_.launch(operation, kernel, grid, block, shared, clusters, arguments...);
   }
   // A small operation: `parts` blocks a row.
   template <class Parameter>
   void launch_rows(const char* operation, void (*kernel)(Parameter), int parts, int m, int threads,
                    const Parameter& argument) {
-    behind_projection_ = false;
     const bool spread = limits_.clusters > 0 && m > 1 && m <= kRowBlock;
-    if (!replay_)
-      stream_.launch(operation, kernel, dim3(u(parts), u(m)), dim3(u(threads)), 0,
-                     spread ? Clusters::spread_rows(m) : 1, argument);
+    launch_clusters(operation, kernel, dim3(u(parts), u(m)), dim3(u(threads)), 0,
+                    spread ? Clusters::spread_rows(m) : 1, argument);
   }
 
   template <int J, int C, int Split>
   void launch_gdn(const GdnArgs& a) {
-    behind_projection_ = false;
-    for (GdnArgs part = a; part.row0 < a.m && !replay_; part.row0 += kRowBlock)
-      stream_.launch("gdn", kernel_gdn<J, C, Split>, dim3(u(a.v_heads * Split)),
-                     dim3(u(gdn_threads<J, C, Split>())), sizeof(GdnShared<J, Split>), Split, part,
-                     params_);
+    for (GdnArgs part = a; part.row0 < a.m; part.row0 += kRowBlock)
+      launch_clusters("gdn", kernel_gdn<J, C, Split>, dim3(u(a.v_heads * Split)),
+                      dim3(u(gdn_threads<J, C, Split>())), sizeof(GdnShared<J, Split>), Split, part,
+                      params_);
   }
 
   // Float32 rows that ride on the Q4 rows' launch: behind them, where that is a ring.

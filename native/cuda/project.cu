@@ -140,7 +140,8 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
 }
 
 bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
-  return matrix.ring && m <= kNormedRows && matrix.shape.supersteps() <= kNormedSupersteps &&
+  return matrix.clusters > 0 && m <= kNormedRows &&
+         matrix.shape.supersteps() <= kNormedSupersteps &&
          ring_variant(matrix.shape.tiles).takes_norm &&
          RingPlan(matrix.shape, m, matrix.clusters, limits.shared, true).fits();
 }
@@ -151,7 +152,7 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, con
   Projection p{
       matrix.data,
       matrix.shape,
-      act ? act + act_block_offset(matrix.shape.groups, block) : nullptr,
+      act + act_block_offset(matrix.shape.groups, block),
       norm,
       {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add},
       floats};
@@ -163,13 +164,16 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, con
 
 void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& p,
                 const Stream& stream) {
+  if (p.norm.x && !takes_norm(matrix, p.out.m, limits))
+    fail(VCUDA_E_INTERNAL, "project: no kernel makes the norm of %d rows with %d tiles", p.out.m,
+         p.q.tiles);
   if (!matrix.ring) {
     stream.launch("project", few_rows(p.out.m) ? kernel_project_q4<true> : kernel_project_q4<false>,
                   dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights,
                   p.q, p.act, p.out);
     return;
   }
-  const RingPlan plan(p.q, p.out.m, matrix.clusters, limits.shared, !p.act);
+  const RingPlan plan(p.q, p.out.m, matrix.clusters, limits.shared, p.norm.x != nullptr);
   stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);

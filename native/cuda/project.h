@@ -42,8 +42,8 @@ void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const St
 // Whether the projection's own kernel can make the norm in front of it.
 bool takes_norm(const Q4Matrix&, int m, const Limits&);
 
-// Rows [8*block, ...) of m: act: all quantized rows, or NULL and norm: rows before their norm; y
-// [m, ld]. floats: rows of the same projection that the ring computes too.
+// Rows [8*block, ...) of m: act: all quantized rows; or norm: rows before their norm, where
+// takes_norm; y [m, ld]. floats: rows of the same projection that the ring computes too.
 Projection projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm, int m,
                       float* y, int ld, bool add, const FloatRows& floats);
 

@@ -102,12 +102,16 @@ def check_graphs(arms: Arms) -> None:
 
 def extreme_models(model: Model) -> dict[str, Model]:
     """The model with other weights of one kind of norm, from 2^-24 (the library adds 1, so none is
-    smaller) to 2^105: the final norm's outputs are the head's activations, of post norms the
-    activations of down are about the square.
+    smaller) to 2^105: the final norm's outputs are the head's activations, an input norm's pass
+    through the mixer, of post norms the activations of down are about the square.
     """
     random, found = np.random.default_rng(11), {}
     hidden = model.config.hidden
-    for norm, most in (("model.norm", 105), ("post_attention_layernorm", 20)):
+    for norm, most in (
+        ("model.norm", 105),
+        ("input_layernorm", 20),
+        ("post_attention_layernorm", 20),
+    ):
         shapes = {f"2^{e}": np.full(hidden, e) for e in (-24, most)}
         shapes["groups mixed"] = np.repeat(random.integers(-24, most, hidden // 32), 32)
         shapes["elements mixed"] = random.integers(-24, most, hidden)
@@ -188,10 +192,13 @@ def main() -> int:
     def variant(name: str, **settings: str) -> Arm:
         return Arm(name, cuda.bound, settings)
 
+    # A cut whose kernels make the norm in front of them; tiny's own has too few tiles.
+    normed = variant("8 tiles", VLLM_CUDA_Q4_TILES="8")
     ways = [
         cuda,
         variant("streamed", VLLM_CUDA_STREAMED="1"),
         variant("one by one", VLLM_CUDA_SERIAL="1"),
+        normed,
     ]
     simple = variant("simple kernel", VLLM_CUDA_Q4_TILES="0")
     runs: dict[str, Callable[[str, Model], str]] = {
@@ -200,7 +207,7 @@ def main() -> int:
         ),
         "graphs": lambda name, model: compare(name, model, ways, check_graphs),
         "extremes": lambda name, model: "; ".join(
-            f"{shape}: " + compare(f"{name}, {shape}", extreme, [cuda, simple], check_rows)
+            f"{shape}: " + compare(f"{name}, {shape}", extreme, [cuda, simple, normed], check_rows)
             for shape, extreme in extreme_models(model).items()
         ),
         "cuts": lambda name, model: compare(

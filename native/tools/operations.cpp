@@ -49,16 +49,21 @@ Rows activations(Backend& b, int m, int cols, uint64_t key) {
   return rows;
 }
 
+// Copies of one matrix of 4-bit weights.
+std::vector<Linear> matrices(Backend& b, int rows, int cols, int copies) {
+  const vcuda_tensor t = synthetic(VCUDA_Q4, 11, 0.2f / std::sqrt(static_cast<float>(cols)));
+  std::vector<Linear> found;
+  for (int i = 0; i < copies; ++i)
+    found.push_back({rows, cols, {b.upload_matrix({Tensor{&t, rows, cols}})}});
+  return found;
+}
+
 class Projection final : public Operation {
  public:
   Projection(int rows, int cols, bool add) : rows_(rows), cols_(cols), add_(add) {}
   void prepare(Backend& b, int m, int copies) override {
     m_ = m;
-    const vcuda_tensor t = synthetic(VCUDA_Q4, 11, 0.2f / std::sqrt(static_cast<float>(cols_)));
-    for (int i = 0; i < copies; ++i) {
-      Linear l{rows_, cols_, {b.upload_matrix({Tensor{&t, rows_, cols_}})}};
-      linears_.push_back(l);
-    }
+    linears_ = matrices(b, rows_, cols_, copies);
     x_ = activations(b, m, cols_, 12);
     const size_t n = static_cast<size_t>(m) * rows_;
     y_ = b.upload_floats(random_floats(n, 13, 0.0f, 1.0f)), rest_ = outputs(b, n);
@@ -90,9 +95,7 @@ class NormProjection final : public Operation {
   NormProjection(int rows, int cols) : rows_(rows), cols_(cols) {}
   void prepare(Backend& b, int m, int copies) override {
     m_ = m;
-    const vcuda_tensor t = synthetic(VCUDA_Q4, 11, 0.2f / std::sqrt(static_cast<float>(cols_)));
-    for (int i = 0; i < copies; ++i)
-      linears_.push_back({rows_, cols_, {b.upload_matrix({Tensor{&t, rows_, cols_}})}});
+    linears_ = matrices(b, rows_, cols_, copies);
     const size_t n = static_cast<size_t>(m) * cols_;
     x_ = b.upload_floats(random_floats(n, 14, 0.0f, 2.0f));
     w_ = b.upload_floats(random_floats(static_cast<size_t>(cols_), 15, 1.0f, 0.5f));

@@ -5,12 +5,25 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from click.testing import CliRunner
 
-from pyharness.bench_gpu import ALONE, CALLS, NUMBERS, README, ROOT, merged, rewrite, tables
+from pyharness.bench_gpu import (
+    ALONE,
+    CALLS,
+    NUMBERS,
+    README,
+    ROOT,
+    main,
+    merged,
+    rewrite,
+    tables,
+)
+from pyharness.errors import Exit
 
 SCHEMA = json.loads(NUMBERS.with_suffix(".schema.json").read_text())
 
@@ -62,6 +75,22 @@ def test_two_runs_of_different_machines_are_not_merged(numbers: dict[str, Any]) 
 def test_a_revision_that_was_changed_says_so(numbers: dict[str, Any]) -> None:
     assert "-dirty" not in tables(numbers | {"revision": "0123456789abcdef"})
     assert "revision 0123456789ab-dirty," in tables(numbers | {"revision": "0123456789abcdef+"})
+
+
+def test_an_operation_that_was_not_measured_is_named_and_nothing_is_written(
+    numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a document of an older kernel_bench, say."""
+    steps, operations = tmp_path / "steps.json", tmp_path / "operations.json"
+    run = {k: numbers[k] for k in ("device", "driver", "date", "revision", "copy_gb_s")}
+    measured = [o for o in numbers["operations"]["measured"] if o["operation"] != "norm, gate_up"]
+    steps.write_text(json.dumps({k: v for k, v in numbers.items() if k != "operations"}))
+    operations.write_text(json.dumps(run | {"operations": measured}))
+    before = NUMBERS.read_bytes(), README.read_bytes()
+    result = CliRunner().invoke(main, [str(steps), str(operations)])
+    assert result.exit_code == Exit.USAGE and "norm, gate_up" in result.output
+    assert result.output.count("\n") == 1
+    assert (NUMBERS.read_bytes(), README.read_bytes()) == before
 
 
 def test_a_readme_without_the_marks_is_refused(numbers: dict[str, Any]) -> None:

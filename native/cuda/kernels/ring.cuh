@@ -162,18 +162,16 @@ struct RingProducer {
   // The other rounds. A stage is given back when its activations have come, so the predecessor has
   // ended by then.
   __device__ __forceinline__ void run() {
-    int stage = 0;
-    uint32_t parity = 0;
+    RingCursor at;
 #pragma unroll 1
-    for (int i = filled; i < total; ++i) {
-      barrier_wait(&b.bars->empty[stage], parity);
+    for (int i = filled; i < total; ++i, at.next(plan)) {
+      barrier_wait(&b.bars->empty[at.stage], at.parity);
       if (i == filled) asm volatile("fence.proxy.async.global;" ::: "memory");
-      uint8_t* to = b.shared + plan.ring + stage * plan.stage;
-      uint64_t* full = &b.bars->full[stage];
+      uint8_t* to = b.shared + plan.ring + at.stage * plan.stage;
+      uint64_t* full = &b.bars->full[at.stage];
       const int superstep = s;
       put(to, full);
       if (!plan.staying) RingActivations(b, plan, p, superstep).copy(to + plan.act, full);
-      if (++stage == plan.stages) stage = 0, parity ^= 1;
     }
   }
 

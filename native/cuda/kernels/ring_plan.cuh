@@ -25,10 +25,13 @@ struct FloatRows {
   int rows, cols;
 };
 
-// Whether a kernel has the code for that: projections with few tiles come behind other operations,
-// and are better with fewer registers.
+// Projections behind a norm, which may have float32 rows, have as many tiles; those behind other
+// operations fewer, and are better with fewer registers.
+template <int R>
+constexpr bool kBehindNorm = R >= 7;
+// Whether a kernel has the code of the norm.
 template <int R, bool Few>
-constexpr bool kTakesNorm = R >= 7 && Few;
+constexpr bool kTakesNorm = kBehindNorm<R>&& Few;
 
 // Rows that are not normalized yet (norm_row.cuh).
 struct NormInput {
@@ -39,8 +42,8 @@ struct NormInput {
 struct Projection {
   const uint8_t* weights;
   Q4Shape q;
-  const uint8_t* act;  // one block of out.m rows, or NULL: the blocks make it of `norm`
-  NormInput norm;
+  const uint8_t* act;  // one block of out.m rows
+  NormInput norm;      // x not NULL: instead of act, which the blocks make of it
   Output out;
   FloatRows floats;  // x is norm's where that is given
 };
@@ -65,7 +68,6 @@ struct RingPlan {
   // supersteps of a slab.
   int slabs_each, slabs_more, supersteps;
 
-  RingPlan() = default;
   // For a projection of m rows by so many clusters; limit: of shared memory.
   RingPlan(const Q4Shape& q, int m, int clusters, int limit, bool stay) {
     constexpr int cluster = 2;

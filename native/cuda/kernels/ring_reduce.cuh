@@ -54,7 +54,7 @@ __device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& 
   const Output& out = p.out;
   const int lane = threadIdx.x % 32, slab_tiles = q.tiles;
   // With many rows two at a time, so that all tasks are one round.
-  constexpr int kRows = Few || R < 7 ? 1 : 2;
+  constexpr int kRows = kBehindNorm<R> && !Few ? 2 : 1;
   const int pairs = ceil_div(out.m, kRows);
 #pragma unroll 1
   for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * pairs;

@@ -25,7 +25,7 @@ struct NormArgs {
 // row does not fit is read as it is needed.
 static __global__ void __launch_bounds__(kNormThreads, 24) kernel_rms_norm(NormArgs a) {
   constexpr int kHeld = 20 * kNormThreads;
-  __shared__ __align__(16) float4 held[kHeld];
+  __shared__ float4 held[kHeld];
   __shared__ float sums[2];
   const int t = threadIdx.x, row = blockIdx.y, quads = a.n / 4,  // n: whole groups
       own = blockIdx.x * kNormThreads + t;

@@ -14,6 +14,14 @@ __device__ __forceinline__ void barrier_init(uint64_t* b, int count) {
 __device__ __forceinline__ void barrier_arrive(uint64_t* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
 }
+// By a warp that has read what a bulk copy may write over when all have arrived. Copies are of the
+// asynchronous proxy: without the fence the arrival is behind the reads in the program only, and a
+// copy from the second-level cache can be faster than a read that waits for its turn (NOTES.md).
+__device__ __forceinline__ void barrier_give_back(uint64_t* b, int lane) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (lane == 0) barrier_arrive(b);
+}
 __device__ __forceinline__ void barrier_expect(uint64_t* b, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
                "r"(bytes)

@@ -231,20 +231,19 @@ __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan&
       if (Staying) act += plan.superstep;
       Cell<R> cell;
       cell.load(stage + warp * (R * kTileBytes), lane);
-      auto give_back = [&] {
-        __syncwarp();  // every lane has its part
-        if (lane == 0) barrier_arrive(empty);
-      };
-      // With many tiles the loads are better among the arithmetic than all before it.
-      constexpr bool kLate = R > 8;
-      if (!kLate) give_back();
+      // Given back when the reads have come, so that nothing waits for them; with many tiles they
+      // are better among the arithmetic than all before it.
+      constexpr int kGivenBack = R > 8 ? R - 3 : R > 2 ? 2 : R - 1;
       if (s < own_groups) {
         const TileMath<Few> math(x);
 #pragma unroll
-        for (int r = 0; r < R; ++r)
+        for (int r = 0; r < R; ++r) {
           math.add(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r]);
+          if (r == kGivenBack) barrier_give_back(empty, lane);
+        }
+      } else {
+        barrier_give_back(empty, lane);
       }
-      if (kLate) give_back();
     }
     barrier_wait(&b.bars->taken, taken);  // the sums of the slab before
 #pragma unroll

@@ -31,13 +31,12 @@ CALLS = {
     "gdn": 48,
     "attention at 512": 16,
     "project out": 64,
-    "norm, gate_up": 64,
-    "swiglu": 64,
+    "norm, gate_up, swiglu": 64,
     "project down": 64,
     "norm": 1,
     "project head": 1,
 }
-ALONE = ("project gdn in", "project attention in", "project gate_up")
+ALONE = ("project gdn in", "project attention in", "project gate_up", "norm, gate_up", "swiglu")
 
 # llama.cpp (the source of llama-cpp-python 0.3.36), CUDA, sm_90, Q4_0 file of the same shapes, one
 # decode of M tokens with logits of all, median of 24, context under 500, in another session.

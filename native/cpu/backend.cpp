@@ -111,7 +111,7 @@ class CpuBackend final : public Backend {
     return p;
   }
 
-  Part upload_matrix(const std::vector<Tensor>& stacked) override {
+  Part upload_matrix(const std::vector<Tensor>& stacked, bool) override {
     Part part;
     part.q4 = stacked[0].t->type == VCUDA_Q4;
     for (const Tensor& t : stacked) part.rows += static_cast<int>(t.rows);

@@ -182,16 +182,18 @@ class CudaBackend final : public Backend {
     return p;
   }
 
-  Part upload_matrix(const std::vector<Tensor>& stacked) override {
+  Part upload_matrix(const std::vector<Tensor>& stacked, bool gated) override {
     select();
     Part part;
     part.q4 = stacked[0].t->type == VCUDA_Q4;
     for (const Tensor& t : stacked) part.rows += static_cast<int>(t.rows);
     if (part.q4) {
-      matrices_.push_back(std::make_unique<Q4Matrix>(
-          plan_matrix(part.rows, static_cast<int>(stacked[0].cols) / arith::kGroup, limits_)));
+      matrices_.push_back(std::make_unique<Q4Matrix>(plan_matrix(
+          part.rows, static_cast<int>(stacked[0].cols) / arith::kGroup, limits_, gated)));
       pack_matrix(*matrices_.back(), stacked, arena_, stream_);
       part.data = matrices_.back().get();
+      // Weights come in the order in which a step uses them.
+      if (const size_t n = matrices_.size(); n > 1) use_after(*matrices_[n - 2], *matrices_[n - 1]);
     } else {
       part.data = upload_float_matrix(stacked, part.rows);
     }
@@ -254,14 +256,14 @@ class CudaBackend final : public Backend {
   }
   void norm_project(const float* x, const float* w, float eps, const Linear& l, int m, Rows h,
                     float* y) override {
-    // One kernel where all of it is one ring.
-    const Part* beside = float_rows_beside(l, false);
-    const Part& first = l.parts[0];
-    if (l.parts.size() == (beside ? 2 : 1) && first.q4 &&
-        takes_norm(*static_cast<const Q4Matrix*>(first.data), m, limits_))
-      return apply(l, {}, {x, w, eps}, m, y, false);
-    rms_norm(x, w, l.cols, eps, m, h);
-    project(l, h, m, y);
+    const NormInput norm = norm_of(x, w, eps, l, m, h);
+    apply(l, h, norm, m, y, false);
+  }
+  void norm_swiglu(const float* x, const float* w, float eps, const Linear& l, int m, Rows h,
+                   float* gate_up, Rows out) override {
+    if (!in_units(l)) return Backend::norm_swiglu(x, w, eps, l, m, h, gate_up, out);
+    const NormInput norm = norm_of(x, w, eps, l, m, h);
+    apply(l, h, norm, m, nullptr, false, out);
   }
 
   void gdn(const Layer& l, const Config& c, const StepInput& in, float* rows, Rows out) override {
@@ -446,12 +448,31 @@ class CudaBackend final : public Backend {
     return ride ? &l.parts[1] : nullptr;
   }
 
-  // Of x, or of the rows whose norm they are.
-  void apply(const Linear& l, Rows x, const NormInput& norm, int m, float* y, bool add) {
+  // Gates and ups whose projection can make their swiglu too.
+  static bool in_units(const Linear& l) {
+    return l.parts.size() == 1 && l.parts[0].q4 &&
+           static_cast<const Q4Matrix*>(l.parts[0].data)->shape.gated;
+  }
+
+  // The norm in front of a projection: its input, where all of the projection is one ring that
+  // makes it, else made here, into h.
+  NormInput norm_of(const float* x, const float* w, float eps, const Linear& l, int m, Rows h) {
+    const Part* beside = float_rows_beside(l, false);
+    const Part& first = l.parts[0];
+    if (l.parts.size() == (beside ? 2 : 1) && first.q4 &&
+        takes_norm(*static_cast<const Q4Matrix*>(first.data), m, limits_))
+      return {x, w, eps};
+    rms_norm(x, w, l.cols, eps, m, h);
+    return {};
+  }
+
+  // Of x, or of the rows whose norm they are; swiglu: of gates and ups in units, the rest NULL.
+  void apply(const Linear& l, Rows x, const NormInput& norm, int m, float* y, bool add,
+             Rows swiglu = {}) {
     if (replay_) return;
     const Part* beside = float_rows_beside(l, add);
     for (const Part& p : l.parts) {
-      float* to = y + p.row0;
+      float* to = y ? y + p.row0 : nullptr;
       if (p.q4) {
         const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
         FloatRows floats{};
@@ -459,8 +480,11 @@ class CudaBackend final : public Backend {
           floats = {static_cast<const float*>(beside->data), norm.x ? norm.x : x.x,
                     y + beside->row0, beside->rows, l.cols};
         for (int block = 0; block * kRowBlock < m; ++block) {
-          const Projection part = projection(matrix, block, static_cast<const uint8_t*>(x.act),
-                                             norm, m, to, l.rows, add, floats);
+          const auto* act = static_cast<const uint8_t*>(x.act);
+          const Projection part =
+              matrix.shape.gated ? gated_projection(matrix, block, act, norm, m, y, swiglu.x,
+                                                    static_cast<uint8_t*>(swiglu.act))
+                                 : projection(matrix, block, act, norm, m, to, l.rows, add, floats);
           project_q4(matrix, limits_, part, stream_);
         }
       } else if (&p != beside) {

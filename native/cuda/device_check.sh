@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds both libraries and the tools, then checks and measures. device_check.sh STAGE ...
-#   bits, graphs, cuts, extremes, memory: test_cuda.py   ampere: the code for older devices, compiled by the driver   kernels, sweep: kernel_bench   small: small_bench   step: step_bench   sanitize: compute-sanitizer
+#   bits, graphs, cuts, extremes, memory: test_cuda.py   ampere: the code for older devices, compiled by the driver   kernels, sweep: kernel_bench   small: small_bench   step: step_bench   races: one step thousands of times   sanitize: compute-sanitizer
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=$(nproc) out=${OUT:-build} status=0
@@ -31,6 +31,7 @@ for stage in "$@"; do
     modes) bits --checks graphs,cuts --families hybrid --prefixes 0,5 ;;
     attention) build/cuda/q35_attn_m ;;
     step) timeout 120 build/cuda/step_bench ${STEP_ARGUMENTS:-} ;;
+    races) timeout 300 build/cuda/step_bench --no-check --m 3,8 --repeats "${RACES:-4000}" ;;
     long) timeout 120 build/cuda/step_bench --no-check --context 32768 --m 1,8 --repeats 8 ;;
     profile) VLLM_CUDA_PROFILE=1 timeout 60 build/cuda/step_bench --no-check --m 1,8 --repeats 8 ${STEP_ARGUMENTS:-} ;;
     ncu) for m in 1 8; do

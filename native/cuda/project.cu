@@ -14,11 +14,15 @@ struct RingVariant {
   int tiles;
   void (*kernel[2])(Projection, RingPlan);  // by few_rows
   bool takes_norm;                          // with few rows
+  bool takes_gates;
 };
 
 template <int R>
 static constexpr RingVariant ring_variant() {
-  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}, kTakesNorm<R, true>};
+  return {R,
+          {kernel_project_ring<R, false>, kernel_project_ring<R, true>},
+          kTakesNorm<R, true>,
+          kTakesGates<R>};
 }
 
 // Every cut gives the same bits.
@@ -59,11 +63,11 @@ Limits find_limits(const cudaDeviceProp& p, bool hopper) {
 
 // The simple kernel's cut: a warp a tile.
 static Q4Matrix simple_matrix(int rows, int groups) {
-  return {{rows, groups, 1, 16, 1}, false, 0, nullptr};
+  return {{rows, groups, 1, 16, 1, 0}, false, 0, nullptr, {}, {}};
 }
 
 static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
-  Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles}, true, 0, nullptr};
+  Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles, 0}, true, 0, nullptr, {}, {}};
   if (limits.clusters == 0) return matrix;
   matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
   if (!RingPlan(matrix.shape, kRowBlock, matrix.clusters, limits.shared, false).fits())
@@ -96,7 +100,7 @@ static Q4Matrix best_cut(int rows, int groups, int tiles, const Limits& limits) 
   return best;
 }
 
-Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
+static Q4Matrix plan_rows(int rows, int groups, const Limits& limits) {
   if (const char* text = std::getenv("VLLM_CUDA_Q4_TILES"))
     return best_cut(rows, groups, std::atoi(text), limits);
   if (limits.multiprocessors == kMeasuredMultiprocessors)
@@ -108,11 +112,31 @@ Q4Matrix plan_matrix(int rows, int groups, const Limits& limits) {
   return best_cut(rows, groups, -1, limits);
 }
 
+Q4Matrix plan_matrix(int rows, int groups, const Limits& limits, bool gated) {
+  const Q4Matrix plain = plan_rows(rows, groups, limits);
+  if (!gated || !plain.ring || !ring_variant(plain.shape.tiles).takes_gates ||
+      rows % (2 * arith::kGroup) != 0)
+    return plain;
+  Q4Matrix units = plain;
+  units.shape.gated = units.clusters;
+  return RingPlan(units.shape, kRowBlock, units.clusters, limits.shared, false).fits() ? units
+                                                                                       : plain;
+}
+
 void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& arena,
                  const Stream& stream) {
   const Q4Shape& q = matrix.shape;
   matrix.data = static_cast<uint8_t*>(arena.alloc(q.bytes()));
   if (stacked.size() > 4) fail(VCUDA_E_INTERNAL, "upload: %zu stacked tensors", stacked.size());
+  if (q.gated) {
+    const GatedCluster any(0, q.gated, q.slabs() / q.gated, q.slabs() % q.gated, q.tiles);
+    const size_t shared =
+        static_cast<size_t>(std::max(0, q.rows / (2 * arith::kGroup) - any.shared));
+    matrix.gated.sums = static_cast<float4*>(arena.alloc(shared * 4 * 32 * sizeof(float4)));
+    matrix.gated.arrived = static_cast<int*>(arena.alloc(shared * sizeof(int)));
+    check(cudaMemsetAsync(matrix.gated.arrived, 0, shared * sizeof(int), stream),
+          "upload of weights");
+  }
   std::vector<Temporary> copies;
   Q4Sources all{};
   int row = 0;
@@ -139,6 +163,15 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
   if (!copies.empty()) check(cudaStreamSynchronize(stream), "upload of weights");
 }
 
+void use_after(Q4Matrix& matrix, const Q4Matrix& next) {
+  const Q4Shape& q = next.shape;
+  const size_t stride = q.cell(0, 1, 0, 0) * static_cast<size_t>(q.cell_bytes());  // of a slab
+  if (next.clusters > 0)
+    matrix.next = {next.data, static_cast<uint32_t>(2 * next.clusters),
+                   static_cast<uint32_t>(stride),
+                   static_cast<uint32_t>(std::min<size_t>(stride, kAheadBytes))};
+}
+
 bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
   return matrix.clusters > 0 && m <= kNormedRows &&
          matrix.shape.supersteps() <= kNormedSupersteps &&
@@ -155,10 +188,23 @@ Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, con
       act + act_block_offset(matrix.shape.groups, block),
       norm,
       {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add},
-      floats};
+      floats,
+      {},
+      matrix.next};
   if (floats.rows)
     p.floats.x += static_cast<size_t>(row) * floats.cols,
         p.floats.y += static_cast<size_t>(row) * ld;
+  return p;
+}
+
+Projection gated_projection(const Q4Matrix& matrix, int block, const uint8_t* act,
+                            const NormInput& norm, int m, float* y, float* x, uint8_t* out) {
+  const int cols = matrix.shape.rows / 2;
+  Projection p = projection(matrix, block, act, norm, m, y, matrix.shape.rows, false, {});
+  p.gated = matrix.gated;
+  if (!y) p.out.y = nullptr;
+  if (x) p.gated.x = x + static_cast<size_t>(block) * kRowBlock * static_cast<size_t>(cols);
+  if (out) p.gated.act = out + act_block_offset(cols / arith::kGroup, block);
   return p;
 }
 

@@ -15,6 +15,8 @@ struct Q4Matrix {
   bool ring;     // ring.cuh, else project_q4.cuh
   int clusters;  // ring: clusters of the grid
   uint8_t* data;
+  GatedRows gated;  // gates and ups: the memory that clusters share
+  NextWeights next;
 };
 
 struct Limits {
@@ -29,8 +31,9 @@ struct Limits {
 Limits find_limits(const cudaDeviceProp&, bool hopper);
 
 // The best cut for rows x 32*groups: the measured one (cuts.h), else by a rule; VLLM_CUDA_Q4_TILES
-// names another one, for tests and sweeps (0: the simple kernel).
-Q4Matrix plan_matrix(int rows, int groups, const Limits&);
+// names another one, for tests and sweeps (0: the simple kernel). gated: the rows are gates, then
+// ups; in units (Q4Shape::gated) where the cut's kernel takes them.
+Q4Matrix plan_matrix(int rows, int groups, const Limits&, bool gated = false);
 
 // The n-th of all compiled cuts, 0 being the simple kernel's; clusters is 0 when it does not fit.
 // False past the last.
@@ -39,6 +42,9 @@ bool plan_variant(int n, int rows, int groups, const Limits&, Q4Matrix&);
 // Packs stacked tensors; data comes from the arena.
 void pack_matrix(Q4Matrix&, const std::vector<Tensor>& stacked, Arena&, const Stream&);
 
+// The projection of the first is the last one before that of the second.
+void use_after(Q4Matrix&, const Q4Matrix& next);
+
 // Whether the projection's own kernel can make the norm in front of it.
 bool takes_norm(const Q4Matrix&, int m, const Limits&);
 
@@ -46,6 +52,9 @@ bool takes_norm(const Q4Matrix&, int m, const Limits&);
 // takes_norm; y [m, ld]. floats: rows of the same projection that the ring computes too.
 Projection projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm, int m,
                       float* y, int ld, bool add, const FloatRows& floats);
+// Of a matrix in units: y may be NULL; x [m, rows / 2] and out, all quantized rows, too.
+Projection gated_projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm,
+                            int m, float* y, float* x, uint8_t* out);
 
 void project_q4(const Q4Matrix&, const Limits&, const Projection&, const Stream&);
 

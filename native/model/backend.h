@@ -131,8 +131,8 @@ class Backend {
   // -- weights
   virtual float* upload_floats(const std::vector<float>&) = 0;
   virtual void* upload_embedding(const Tensor&) = 0;  // [V, H] as stored
-  virtual Part upload_matrix(
-      const std::vector<Tensor>& stacked) = 0;  // all Q4 or all float, same cols
+  // All Q4 or all float, same cols; gated: rows that swiglu combines, gates, then ups.
+  virtual Part upload_matrix(const std::vector<Tensor>& stacked, bool gated = false) = 0;
 
   // -- the step. begin/end bracket one forward pass; end returns when outputs are in host memory.
   // A step that may be recorded (StepInput::graph) begins with embed, which brings its inputs.
@@ -184,6 +184,14 @@ class Backend {
 
   // out = silu(gate) * up, gate_up [m, 2*n]. Also quantizes out [m, n].
   virtual void swiglu(const float* gate_up, int n, int m, Rows out) = 0;
+
+  // out = swiglu of W norm(x), in one or two where a backend can; h and gate_up hold nothing
+  // afterwards.
+  virtual void norm_swiglu(const float* x, const float* w, float eps, const Linear& l, int m,
+                           Rows h, float* gate_up, Rows out) {
+    norm_project(x, w, eps, l, m, h, gate_up);
+    swiglu(gate_up, l.rows / 2, m, out);
+  }
 
   // Waits for the step, copies h [m, hidden] and logits [m, vocab] to host memory; false when one
   // value is NaN or infinite.

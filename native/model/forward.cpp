@@ -44,10 +44,15 @@ void forward(Backend& b, const Config& c, const Weights& w, const Workspace& wor
     tap(i, VCUDA_TAP_MIXER_RESIDUAL, work.x, c.hidden);
 
     // x += down(silu(gate) * up), gate and up of norm(x)
-    norm_project(i, VCUDA_TAP_POST_NORM, l.post_norm, l.gate_up, work.gate_up);
-    tap(i, VCUDA_TAP_GATE_UP, work.gate_up, 2 * c.intermediate);
-    b.swiglu(work.gate_up, c.intermediate, m, work.swiglu);
-    tap(i, VCUDA_TAP_SWIGLU, work.swiglu.x, c.intermediate);
+    if (taps) {
+      norm_project(i, VCUDA_TAP_POST_NORM, l.post_norm, l.gate_up, work.gate_up);
+      tap(i, VCUDA_TAP_GATE_UP, work.gate_up, 2 * c.intermediate);
+      b.swiglu(work.gate_up, c.intermediate, m, work.swiglu);
+      tap(i, VCUDA_TAP_SWIGLU, work.swiglu.x, c.intermediate);
+    } else {
+      b.norm_swiglu(work.x, l.post_norm, c.rms_eps, l.gate_up, m, work.h, work.gate_up,
+                    work.swiglu);
+    }
     b.project_add(l.down, work.swiglu, m, work.x);
     tap(i, VCUDA_TAP_RESIDUAL, work.x, c.hidden);
   }

@@ -141,13 +141,14 @@ class Loader {
   }
 
   // Stacks tensors over the same inputs; neighbours of one kind (Q4 or float) make one part.
-  Linear linear(const std::vector<std::string>& names, const std::vector<int>& rows, int cols) {
+  Linear linear(const std::vector<std::string>& names, const std::vector<int>& rows, int cols,
+                bool gated = false) {
     Linear l;
     l.cols = cols;
     std::vector<Tensor> run;
     auto flush = [&] {
       if (run.empty()) return;
-      Part part = b_.upload_matrix(run);
+      Part part = b_.upload_matrix(run, gated && run.size() == names.size());
       part.row0 = l.rows;
       l.rows += part.rows;
       l.parts.push_back(part);
@@ -191,7 +192,7 @@ class Loader {
       l.attention.k_norm = vector(a + "k_norm.weight", c_.head_dim, 1.0f);
     }
     l.gate_up = linear({p + "mlp.gate_proj.weight", p + "mlp.up_proj.weight"},
-                       {c_.intermediate, c_.intermediate}, c_.hidden);
+                       {c_.intermediate, c_.intermediate}, c_.hidden, true);
     l.down = linear({p + "mlp.down_proj.weight"}, {c_.hidden}, c_.intermediate);
     return l;
   }

@@ -120,6 +120,43 @@ class NormProjection final : public Operation {
   float* y_ = nullptr;
 };
 
+// A norm, gates and ups of its rows, and their swiglu.
+class NormSwiglu final : public Operation {
+ public:
+  void prepare(Backend& b, int m, int copies) override {
+    m_ = m;
+    const int hidden = c_.hidden, n = c_.intermediate;
+    const size_t inputs = static_cast<size_t>(m) * hidden, outs = static_cast<size_t>(m) * n;
+    const vcuda_tensor t = synthetic(VCUDA_Q4, 11, 0.2f / std::sqrt(static_cast<float>(hidden)));
+    for (int i = 0; i < copies; ++i)
+      linears_.push_back(
+          {2 * n, hidden, {b.upload_matrix({Tensor{&t, n, hidden}, Tensor{&t, n, hidden}}, true)}});
+    x_ = b.upload_floats(random_floats(inputs, 16, 0.0f, 2.0f));
+    w_ = b.upload_floats(random_floats(static_cast<size_t>(hidden), 17, 1.0f, 0.5f));
+    h_ = {outputs(b, inputs), b.alloc(b.act_bytes(hidden, m))};
+    gate_up_ = outputs(b, 2 * outs);
+    out_ = {outputs(b, outs), b.alloc(b.act_bytes(n, m))};
+  }
+  void call(Backend& b, const StepInput& in, int copy) override {
+    b.norm_swiglu(x_, w_, 1e-6f, linears_[static_cast<size_t>(copy)], in.m, h_, gate_up_, out_);
+  }
+  std::vector<float> result(Backend& b) override {
+    return floats_of(b, out_.x, static_cast<size_t>(m_) * c_.intermediate);
+  }
+  double bytes(int m) const override {
+    const double n = c_.intermediate, hidden = c_.hidden;
+    return 2 * n * (hidden / 32) * 18 + hidden * 4 + m * (hidden * 4 + n * 4 + n / 32 * 116);
+  }
+
+ private:
+  Config c_ = config_27b();
+  int m_ = 0;
+  std::vector<Linear> linears_;
+  const float *x_ = nullptr, *w_ = nullptr;
+  float* gate_up_ = nullptr;
+  Rows h_, out_;
+};
+
 class Embed final : public Operation {
  public:
   void prepare(Backend& b, int m, int) override {
@@ -344,6 +381,7 @@ std::vector<OperationCase> operation_cases() {
       make_case<NormProjection>("norm, gdn in", 8, 16384, 5120),
       make_case<NormProjection>("norm, attention in", 8, 14336, 5120),
       make_case<NormProjection>("norm, gate_up", 4, 34816, 5120),
+      make_case<NormSwiglu>("norm, gate_up, swiglu", 4),
       make_case<Projection>("project head", 1, 248320, 5120, false),
       make_case<Norm>("norm", 16),
       make_case<Gdn>("gdn", 16),

@@ -5,7 +5,8 @@
 // against single steps, rollbacks, the state and what follows; then medians of the time of each M
 // at each context (the tokens before it are skipped: their keys and values are one constant), of
 // mark plus rollback, and the copy rate of the same run. Repeats of a step are compared with the
-// first one by bytes as well. No time is printed after a byte that differs. VLLM_CUDA_PROFILE=1
+// first one by bytes as well; of one that differs: which values, and the first layer whose state
+// does. No time is printed after a byte that differs. VLLM_CUDA_PROFILE=1
 // adds the time of each operation, one by one.
 #include <chrono>
 #include <cstdlib>
@@ -77,9 +78,18 @@ class Bench {
     v.insert(v.end(), logits, logits + c_.vocab);
     return v;
   }
-  // All that state_read hands out; long attention caches, gigabytes of them, are left out.
-  std::vector<float> state() const {
-    std::vector<float> v, part;
+  // Whether row `row` of the last step is this one, which row() gave before.
+  bool is_row(const std::vector<float>& expected, int row) const {
+    const size_t hidden = size_t(c_.hidden), vocab = size_t(c_.vocab);
+    return !std::memcmp(expected.data(), h_.get() + size_t(row) * hidden, hidden * sizeof(float)) &&
+           !std::memcmp(expected.data() + hidden, logits_.get() + size_t(row) * vocab,
+                        vocab * sizeof(float));
+  }
+  // f(layer, kind, values) for all that state_read hands out; long attention caches, gigabytes of
+  // them, are left out.
+  template <class F>
+  void each_state(F f) const {
+    std::vector<float> part;
     for (int layer = 0; layer < c_.layers; ++layer) {
       const bool gdn = c_.layer_kinds[layer] == VCUDA_LAYER_GDN;
       if (!gdn && info().position > 2048) continue;
@@ -87,9 +97,15 @@ class Bench {
       for (int kind = first; kind < first + 2; ++kind) {
         part.resize(model_->state_size(layer, kind) / sizeof(float));
         model_->state_read(layer, kind, part.data());
-        v.insert(v.end(), part.begin(), part.end());
+        f(layer, kind, part);
       }
     }
+  }
+  std::vector<float> state() const {
+    std::vector<float> v;
+    each_state([&](int, int, const std::vector<float>& part) {
+      v.insert(v.end(), part.begin(), part.end());
+    });
     return v;
   }
 
@@ -155,6 +171,50 @@ void check_rows(Bench& b, int most) {
       position, most);
 }
 
+size_t different(const float* a, const float* b, size_t n, size_t& first) {
+  size_t count = 0;
+  for (size_t i = n; i-- > 0;)
+    if (std::memcmp(a + i, b + i, sizeof(float)) != 0) ++count, first = i;
+  return count;
+}
+
+// The last step is not what the same step was at first: which values, whether it or the first was
+// the odd one, and the first parts of the state that differ.
+void explain(Bench& b, const std::vector<int32_t>& tokens,
+             const std::vector<std::vector<float>>& first, int repeat) {
+  const int m = static_cast<int>(tokens.size()), position = b.info().position;
+  for (int row = 0; row < m; ++row) {
+    const std::vector<float> found = b.row(row), &expected = first[size_t(row)];
+    size_t at = 0;
+    if (const size_t n = different(expected.data(), found.data(), found.size(), at))
+      std::printf(
+          "M = %d, repeat %d, row %d: %zu values of h and logits differ, the first at %zu: "
+          "%.9g, then %.9g\n",
+          m, repeat, row, n, at, double(expected[at]), double(found[at]));
+  }
+  const std::vector<float> state = b.state();
+  b.model().rollback();
+  b.model().mark();
+  b.step(tokens);
+  bool same = true;
+  for (int row = 0; row < m; ++row) same &= b.is_row(first[size_t(row)], row);
+  std::printf("once more: %s\n", same ? "the first one's bytes" : "not the first one's bytes");
+  size_t from = 0;
+  int told = 0;
+  b.each_state([&](int layer, int kind, const std::vector<float>& part) {
+    size_t at = 0;
+    const size_t n = different(state.data() + from, part.data(), part.size(), at);
+    if (n && ++told <= 6)
+      std::printf(
+          "layer %d, state %d: %zu of %zu values differ, the first at %zu: %.9g, once more "
+          "%.9g\n",
+          layer, kind, n, part.size(), at, double(state[from + at]), double(part[at]));
+    from += part.size();
+  });
+  std::fflush(stdout);
+  fail(VCUDA_E_INTERNAL, "position %d, M = %d: a row of the same step again DIFFERS", position, m);
+}
+
 struct Times {
   std::vector<double> device, wall;
 };
@@ -175,8 +235,7 @@ Times time_steps(Bench& b, int m, int repeats) {
     }
     for (int row = 0; row < m; ++row) {
       if (i == 0) first.push_back(b.row(row));
-      else
-        equal(first[size_t(row)], b.row(row), "a row of the same step again", m, b.info().position);
+      else if (!b.is_row(first[size_t(row)], row)) explain(b, tokens, first, i);
     }
     b.model().rollback();
   }

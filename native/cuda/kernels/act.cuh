@@ -102,9 +102,10 @@ __device__ __forceinline__ void quantize_group(float x, int lane, uint8_t* act, 
   }
 }
 
-// The same where eight neighbouring threads hold a group, thread k of them the inputs 4 k .. 4 k +
-// 3: each makes its own words. All 32 lanes are here for the first part; groups past the last are
-// not written.
+// The same where eight threads, Stride lanes apart, hold a group, thread k of them the inputs 4 k
+// .. 4 k + 3: each makes its own words. All 32 lanes are here for the first part; groups past the
+// last are not written.
+template <int Stride>
 struct QuantizedQuad {
   uint32_t words[3];  // digits 2, 1, 0 of the four inputs
   int upper, lower, e;
@@ -115,7 +116,7 @@ struct QuantizedQuad {
 #pragma unroll
     for (int i = 0; i < 4; ++i) most = max(most, arith::as_bits(v[i]) & 0x7fffffffu);
 #pragma unroll
-    for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n));
+    for (int n = 1; n < 8; n *= 2) most = max(most, __shfl_xor_sync(kFull, most, n * Stride));
     e = arith::group_exponent(most);
     uint32_t d[4];
 #pragma unroll
@@ -131,22 +132,23 @@ struct QuantizedQuad {
     lower = __dp4a(static_cast<int>(words[2]), static_cast<int>(kOnes), 0);
 #pragma unroll
     for (int n = 1; n < 8; n *= 2)
-      upper += __shfl_xor_sync(kFull, upper, n), lower += __shfl_xor_sync(kFull, lower, n);
+      upper += __shfl_xor_sync(kFull, upper, n * Stride),
+          lower += __shfl_xor_sync(kFull, lower, n * Stride);
   }
-  // group: the group's place, in a block of `rows` rows; r: its row there.
+  // group: the group's place, in a block of `rows` rows; r: its row there; k: the thread, modulo 8.
   template <bool Few>
-  __device__ __forceinline__ void write(uint8_t* group, int rows, int r, int lane) const {
-    const int half = lane % 8 / 4, t = lane % 4;
+  __device__ __forceinline__ void write(uint8_t* group, int rows, int r, int k) const {
+    const int half = k % 8 / 4, t = k % 4;
     uint32_t* hi = reinterpret_cast<uint32_t*>(group + r * 64 + t * 16);
     hi[half] = words[0], hi[2 + half] = words[1];
     *reinterpret_cast<uint32_t*>(group + rows * 64 + r * 32 + t * 8 + half * 4) = words[2];
-    if (lane % 8 == 0) DigitSums(upper, lower).write<Few>(group, rows, r, e);
+    if (k % 8 == 0) DigitSums(upper, lower).write<Few>(group, rows, r, e);
   }
 };
 
 __device__ __forceinline__ void quantize_quad(float4 x, int lane, uint8_t* act, int groups,
                                               int group, int row, int m) {
-  const QuantizedQuad quad(x);
+  const QuantizedQuad<1> quad(x);
   if (group >= groups) return;
   const int block = row / kRowBlock, rows = min(m - block * kRowBlock, kRowBlock);
   uint8_t* to =

@@ -50,6 +50,10 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_at(b))
       : "memory");
 }
+// Into the second-level cache.
+__device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 // Where the same place of block `rank` of the cluster is.
 __device__ __forceinline__ uint32_t shared_at(const void* p, int rank) {
   uint32_t to;

@@ -1,6 +1,7 @@
 // y = W x or y += W x for Q4 weights on Hopper, as a kernel of its own (ring.cuh has the work).
 #pragma once
 
+#include "kernels/ring_gate.cuh"
 #include "kernels/ring_norm.cuh"
 #include "kernels/ring_reduce.cuh"
 
@@ -23,6 +24,7 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
       if (plan.staying) wait_for_predecessor(), producer.bring_rows();
       producer.fill();
       producer.run();
+      producer.run_ahead();
     }
     __syncwarp();
     block.meet();
@@ -31,7 +33,10 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
     if (warp == kConsumers + 1 && !plan.staying) ring_first_activations(block, plan, p);
     block.meet();
     if (plan.staying) barrier_wait(&block.bars->factored, 0);
-    ring_reduce<R, Few>(block, plan, p, warp - kConsumers - 1);
+    const int reducer = warp - kConsumers - 1;
+    if constexpr (kTakesGates<R>)
+      if (p.q.gated) return ring_gate<R, Few>(block, plan, p, reducer);
+    ring_reduce<R, Few>(block, plan, p, reducer);
   } else {
     if (kTakesNorm<R, Few> && plan.staying) {
       ring_normalize(block, plan, p);

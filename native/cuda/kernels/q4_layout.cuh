@@ -8,6 +8,10 @@
 // owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
 // and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][superstep][warp] cells.
 //
+// Gates and ups (Q4Shape::gated): four tiles are a unit, what silu(gate) * up of a group of 32
+// takes: gates 4k, 4k+1 (rows k, k+8 of the tile), gates 4k+2, 4k+3, then the ups. GatedCluster
+// says which tiles a cluster's slabs hold.
+//
 // Cell: tiles in pairs [lane 32][4 words: tile 0's two, tile 1's two], an odd last tile [lane 32][2
 // words]; then scales, tiles in fours [row 8][tile 4][row, row+8], the rest [row 8][tile][row,
 // row+8]. Word 0 of thread 4r+t: low nibbles row r, high nibbles row r+8, inputs 4t..4t+3; word 1:
@@ -26,6 +30,7 @@ struct Q4Shape {
   int cluster;  // blocks that share a slab: 1, 2, 4 or 8
   int warps;    // consumer warps of a block
   int tiles;    // of a cell
+  int gated;    // clusters of the grid, where the rows are gates, then ups; else 0
 
   __host__ __device__ int per_block() const { return arith::kQ4Lanes / cluster; }
   __host__ __device__ int split() const { return warps / per_block(); }
@@ -41,7 +46,39 @@ struct Q4Shape {
     return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
   }
   __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
+  __host__ __device__ int row(int slab, int tile, int r) const;  // `rows` or more: none
 };
+
+// The tiles of one cluster's slabs, one after the other: first those that units of their own leave
+// over, tiles of units which clusters share; then its own units. No slab is larger for it than it
+// would be without units, and what clusters share comes early.
+struct GatedCluster {
+  int spare, loose;   // tiles of shared units; those of the clusters before
+  int first, shared;  // its first unit, the first shared one
+
+  // each, more: slabs of every cluster, clusters that have one more; tiles: of a slab.
+  __host__ __device__ __forceinline__ GatedCluster(int cluster, int clusters, int each, int more,
+                                                   int tiles) {
+    const int few = each * tiles, many = few + tiles, before = cluster < more ? cluster : more,
+              rest = cluster - before;
+    spare = (cluster < more ? many : few) % 4;
+    loose = before * (many % 4) + rest * (few % 4);
+    first = before * (many / 4) + rest * (few / 4);
+    shared = more * (many / 4) + (clusters - more) * (few / 4);
+  }
+  // The i-th tile as 4 * unit + its place there. Past the last unit's: none.
+  __host__ __device__ __forceinline__ int tile(int i) const {
+    return i < spare ? 4 * shared + loose + i : 4 * first + i - spare;
+  }
+};
+
+__host__ __device__ inline int Q4Shape::row(int slab, int tile, int r) const {
+  if (!gated) return (slab * slab_tiles() + tile) * 16 + r;
+  const GatedCluster cluster(slab % gated, gated, slabs() / gated, slabs() % gated, tiles);
+  const int i = cluster.tile(slab / gated * tiles + tile), place = i % 4;
+  if (i * 16 >= rows) return rows;
+  return place / 2 * (rows / 2) + i / 4 * arith::kGroup + r % 8 * 4 + place % 2 * 2 + r / 8;
+}
 
 struct Q4Source {          // one of the stacked tensors
   const uint8_t* nibbles;  // device copy of the caller's bytes, or NULL: made from the stream
@@ -98,7 +135,7 @@ static __global__ void __launch_bounds__(256)
             slab = block / q.cluster;
   const int lane = rank * q.per_block() + warp % q.per_block(),
             group = superstep * arith::kQ4Lanes + lane;
-  const int tile0 = slab * q.slab_tiles() + warp / q.per_block() * q.tiles;
+  const int tile0 = warp / q.per_block() * q.tiles;
 
   int i = static_cast<int>(index % words), tile, thread, word;
   if (i < q.tiles * 64) {
@@ -108,10 +145,12 @@ static __global__ void __launch_bounds__(256)
       i -= q.tiles / 2 * 128;
       tile = q.tiles - 1, thread = i / 2, word = i % 2;
     }
-    const int row = (tile0 + tile) * 16 + thread / 4, quad = word * 4 + thread % 4;
-    const bool absent = group >= q.groups;
-    const uint32_t low = absent ? 0x08080808u : q4_quad(all, row, q.groups, group, quad);
-    const uint32_t high = absent ? 0x08080808u : q4_quad(all, row + 8, q.groups, group, quad);
+    const int r = thread / 4, quad = word * 4 + thread % 4;
+    auto nibbles = [&](int row) {
+      return group >= q.groups ? 0x08080808u : q4_quad(all, row, q.groups, group, quad);
+    };
+    const uint32_t low = nibbles(q.row(slab, tile0 + tile, r)),
+                   high = nibbles(q.row(slab, tile0 + tile, r + 8));
     to[index] = low | high << 4;
     return;
   }
@@ -123,10 +162,8 @@ static __global__ void __launch_bounds__(256)
     i -= q.tiles / 4 * 32;
     tile = q.tiles / 4 * 4 + i % (q.tiles % 4), r = i / (q.tiles % 4);
   }
-  const int row = (tile0 + tile) * 16 + r;
-  to[index] = group >= q.groups ? 0
-                                : q4_scale(all, row, q.groups, group) |
-                                      q4_scale(all, row + 8, q.groups, group) << 16;
+  auto scale = [&](int row) { return group >= q.groups ? 0 : q4_scale(all, row, q.groups, group); };
+  to[index] = scale(q.row(slab, tile0 + tile, r)) | scale(q.row(slab, tile0 + tile, r + 8)) << 16;
 }
 
 }  // namespace vcuda::gpu

@@ -51,7 +51,7 @@ __device__ __forceinline__ void ring_normalize(const RingBlock& b, const RingPla
   for (; s < plan.supersteps; s += share) {
     const bool here = at < quads;
     const float4 x = rows[row * quads + min(at, quads - 1)];
-    const QuantizedQuad quad(norm_apply(x, r, weight[0]));
+    const QuantizedQuad<1> quad(norm_apply(x, r, weight[0]));
 #pragma unroll
     for (int i = 0; i + 1 < kMost; ++i) weight[i] = weight[i + 1];
     if (here) quad.write<true>(to, m, row, t % 32);

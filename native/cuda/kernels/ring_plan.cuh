@@ -10,6 +10,7 @@ constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
 constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
 constexpr int kRingBytes = 70 << 10;                // of weights, or four stages: more is slower
 constexpr int kStages = 16;                         // of a ring at most
+constexpr int kAheadBytes = 32 << 10;               // of the next projection, a block
 constexpr int kMostTiles = 12;                      // of a slab
 constexpr int kOwned = kMostTiles / 2 / kReducers;  // tiles that one reducer writes
 // Of a norm that the projection makes itself (ring_norm.cuh): teams of threads; rows and supersteps
@@ -29,6 +30,9 @@ struct FloatRows {
 // operations fewer, and are better with fewer registers.
 template <int R>
 constexpr bool kBehindNorm = R >= 7;
+// Whether a kernel has the code of silu(gate) * up.
+template <int R>
+constexpr bool kTakesGates = kBehindNorm<R>;
 // Whether a kernel has the code of the norm.
 template <int R, bool Few>
 constexpr bool kTakesNorm = kBehindNorm<R>&& Few;
@@ -39,6 +43,23 @@ struct NormInput {
   float eps;
 };
 
+// What becomes of gates and ups (Q4Shape::gated); x and act may be NULL, then nothing does, and so
+// may Output::y.
+struct GatedRows {
+  float* x;      // [m, rows / 2]: silu(gate) * up
+  uint8_t* act;  // the same quantized, one block of m rows
+  // Units that clusters share: their tiles' lane sums, [unit][tile 4][lane 32], room for float4;
+  // and how many have come, 0 before and behind a launch.
+  float4* sums;
+  int* arrived;
+};
+
+// What the next projection's blocks ask for first, of as many blocks; 0: nothing.
+struct NextWeights {
+  const uint8_t* from;
+  uint32_t blocks, stride, bytes;  // of a block: to the next one's, how many
+};
+
 struct Projection {
   const uint8_t* weights;
   Q4Shape q;
@@ -46,6 +67,8 @@ struct Projection {
   NormInput norm;      // x not NULL: instead of act, which the blocks make of it
   Output out;
   FloatRows floats;  // x is norm's where that is given
+  GatedRows gated;
+  NextWeights next;
 };
 
 struct RingBarriers {
@@ -55,11 +78,12 @@ struct RingBarriers {
   float norm_sums[kNormTeams][2], factors[kNormedRows];
 };
 
-// Shared memory, in this order: barriers, lane sums, exchange, activations that stay, ring. A stage
-// of the ring is a superstep's cells and, where they do not stay, its activations. They stay where
-// the block makes them itself: of rows that lie where the lane sums will be.
+// Shared memory, in this order: barriers, lane sums, exchange, units begun, activations that stay,
+// ring. A stage of the ring is a superstep's cells and, where they do not stay, its activations.
+// They stay where the block makes them itself: of rows that lie where the lane sums will be.
 struct RingPlan {
   int sums, exchange, inbox;     // offsets; bytes of one of the two inboxes
+  int kept;                      // offset; of units that go on in the next slab: [2][tile 4][lane]
   int staying;                   // offset, superstep by superstep; 0: they come with their stages
   int superstep;                 // bytes of a superstep's activations
   int ring, act, stage, stages;  // offset; the activations' in a stage; bytes of a stage; how many
@@ -77,8 +101,9 @@ struct RingPlan {
     sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
     const int lane_sums = kConsumers * tiles * tile, rows = stay ? row_bytes(q, m) : 0;
     exchange = sums + (rows > lane_sums ? rows : lane_sums);
-    inbox = cluster * ((tiles + 1) / cluster) * tile;
-    ring = exchange + 2 * inbox;
+    inbox = cluster * (q.gated ? tiles : (tiles + 1) / cluster) * tile;
+    kept = exchange + 2 * inbox;
+    ring = kept + (q.gated ? 2 * 4 * tile : 0);
     act = kConsumers * tiles * kTileBytes;
     superstep = kConsumers * act_stride(m);
     staying = stay ? ring : 0;

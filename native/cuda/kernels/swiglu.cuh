@@ -1,4 +1,5 @@
-// out = silu(gate) * up, gate_up [m, 2n]; and out quantized. A warp a group.
+// out = silu(gate) * up, gate_up [m, 2n]; and out quantized. A warp a group. Hopper's projections
+// of gates and ups do it themselves (ring_gate.cuh).
 #pragma once
 
 #include "arith/activations.h"

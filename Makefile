@@ -68,7 +68,7 @@ sweep-gpu: cuda
 	build/cuda/kernel_bench --cuts --m 1,8 --table native/cuda/cuts.h
 
 test-gpu: native cuda
-	$(BIN)/python native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so --checks bits,graphs,cuts,extremes,memory
+	$(BIN)/python native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so --checks bits,graphs,cuts,extremes,taps,memory
 
 repro: setup
 	CMAKE=$(CMAKE) .ci/repro.sh cpu

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: builds both libraries and the tools, then checks and measures. device_check.sh STAGE ...
-#   bits, graphs, cuts, extremes, memory: test_cuda.py   ampere: the code for older devices, compiled by the driver   kernels, sweep: kernel_bench   small: small_bench   step: step_bench   races: one step thousands of times   sanitize: compute-sanitizer
+#   bits, graphs, cuts, extremes, taps, memory: test_cuda.py   ampere: the code for older devices, compiled by the driver   kernels, sweep: kernel_bench   small: small_bench   step: step_bench   races: one step thousands of times   sanitize: compute-sanitizer
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=$(nproc) out=${OUT:-build} status=0
@@ -27,6 +27,7 @@ for stage in "$@"; do
               cmake --build build/cuda80 -j "$jobs" --target vllm_cuda >"$out/build-cuda80.log" 2>&1 &&
               timeout 150 python3 native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda80/libvllm_cuda.so --checks bits,extremes --prefixes 0,5,63,65,200 ;;
     cuts) bits --checks cuts --families hybrid --prefixes 0,5 && build/cuda/kernel_bench --cuts ;;
+    taps) bits --checks taps --sizes tiny,mid ;;
     memory) bits --checks memory --sizes tiny,mid --families hybrid ;;
     modes) bits --checks graphs,cuts --families hybrid --prefixes 0,5 ;;
     attention) build/cuda/q35_attn_m ;;

@@ -97,6 +97,12 @@ class Arms:
                 what = f"position {self.position()}: layer {layer} {part.name.lower()}"
                 self._compare(what, [s.state_read(layer, part) for s in self.sessions])
 
+    def taps(self) -> None:
+        for layer in range(len(self.model.config.layer_kinds)):
+            for kind in abi.TapKind:
+                what = f"position {self.position()}: layer {layer} {kind.name.lower()}"
+                self._compare(what, [s.tap_read(layer, kind) for s in self.sessions])
+
     def each(self, call: str, *arguments: int) -> None:
         for session in self.sessions:
             getattr(session, call)(*arguments)

@@ -1,7 +1,7 @@
 """The CUDA library against the CPU library: every output and the whole state, by bytes.
 
     python native/tests/test_cuda.py CPU_LIBRARY CUDA_LIBRARY
-        [--checks bits,graphs,cuts,extremes,memory] [--sizes tiny,mid,27b:4]
+        [--checks bits,graphs,cuts,extremes,taps,memory] [--sizes tiny,mid,27b:4]
         [--families hybrid,gdn,attn] [--golden FOLDER]
 
 The libraries live in this process and get the same calls. Checks:
@@ -11,6 +11,7 @@ The libraries live in this process and get the same calls. Checks:
                 short contexts; streamed launches and the default beside each other
   cuts          every compiled cut of the projections' rows
   extremes      activations from 1e-15 to the largest, alike and mixed in a group and a row
+  taps          what each operation leaves, up to 16 rows, and the same steps without taps
   memory        each allocation fails once, then a device that is really full (memory.py)
   architecture  CUDA_LIBRARY has no code for this device: it is refused by name
 
@@ -132,6 +133,20 @@ def check_rows(arms: Arms) -> None:
         arms.step(arms.draw(random, m))
 
 
+def check_taps(arms: Arms) -> None:
+    random = np.random.default_rng(17)
+    for m in (1, 2, 5, 8, 11, 16):  # a pass over the weights serves eight
+        tokens = arms.draw(random, m)
+        arms.each("mark")
+        arms.each("taps", True)
+        arms.step(tokens)
+        arms.taps()
+        arms.each("taps", False)
+        arms.each("rollback")
+        arms.step(tokens)
+    arms.state()
+
+
 def cuts() -> list[str]:
     """Tiles of a cell of each compiled cut; 0 is the simple kernel."""
     tiles = re.findall(r"ring_variant<(\d+)>\(\)", RING.read_text())
@@ -182,9 +197,11 @@ def main() -> int:
     prefixes = [int(p) for p in options.prefixes.split(",")]
     rows = [int(m) for m in options.rows.split(",")]
 
-    def compare(name: str, model: Model, others: list[Arm], check: Callable[[Arms], None]) -> str:
+    def compare(
+        name: str, model: Model, others: list[Arm], check: Callable[[Arms], None], most: int = 0
+    ) -> str:
         context = max(300, *prefixes) + 2 * max(rows) + 32
-        arms = Arms(name, [cpu, *others], model, max(2, *rows), context)
+        arms = Arms(name, [cpu, *others], model, max(2, most, *rows), context)
         check(arms)
         arms.close()
         return f"{arms.calls} steps equal in {', '.join(a.name for a in arms.arms)}"
@@ -215,6 +232,9 @@ def main() -> int:
             model,
             [variant(f"tiles {t}", VLLM_CUDA_Q4_TILES=t) for t in cuts()],
             lambda arms: check_bits(arms, prefixes, rows),
+        ),
+        "taps": lambda name, model: compare(
+            name, model, [cuda, variant("7 tiles", VLLM_CUDA_Q4_TILES="7"), normed], check_taps, 16
         ),
         "memory": lambda name, model: memory.check(name, cpu, cuda, model),
         "architecture": lambda name, model: check_architecture(cuda.bound, model),

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "emulation.h"
 
@@ -36,6 +37,12 @@ struct alignas(16) float4 {
 struct alignas(16) int4 {
   int x, y, z, w;
 };
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
@@ -53,6 +60,14 @@ template <class T>
 T __ldcg(const T* p) {
   return *p;
 }
+
+template <class T>
+void __stcg(T* p, T x) {
+  *p = x;
+}
+inline void __threadfence() {}
+inline int atomicAdd(int* p, int x) { return std::exchange(*p, *p + x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 inline void __syncthreads() { emulation::meet_block(); }
 inline void __syncwarp() { emulation::meet_warp(0); }
@@ -85,6 +100,12 @@ T __reduce_max_sync(unsigned, T x) {
   const uint32_t* all = emulation::meet_warp(bits_as<uint32_t>(x));
   for (int i = 0; i < 32; ++i) x = max(x, bits_as<T>(all[i]));
   return x;
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  const uint32_t* all = emulation::meet_warp(x);
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= all[i] << i;
+  return bits;
 }
 inline int __reduce_add_sync(unsigned, int x) {
   const uint32_t* all = emulation::meet_warp(bits_as<uint32_t>(x));

@@ -129,6 +129,12 @@ void meet_block() {
   while (arrivals < all) yield();
 }
 
+void wait_until(const std::function<bool()>& done) {
+  while (!done()) yield();
+}
+
+void happened() { ++events; }
+
 const uint32_t* meet_warp(uint32_t x) {
   Warp& warp = warps[running->index / kWarp];
   uint32_t* brought = warp.brought[running->warp_meetings % 2];

@@ -31,6 +31,8 @@ const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
 
 // For kernels.
 void meet_block();
+void wait_until(const std::function<bool()>& done);
+void happened();                        // what another thread may wait for
 const uint32_t* meet_warp(uint32_t x);  // what the 32 lanes brought, until the next but one meeting
 uint32_t shared_offset(const void* p);
 void load_shared(void* to, uint32_t offset, size_t bytes);

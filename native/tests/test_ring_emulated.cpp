@@ -4,10 +4,10 @@
 // next slab or are shared by clusters. What chance decides follows from the seed that a failure
 // names. One line a failure; exit 1 then.
 //
-// Seen red with each of these planted, in either file where both have it: no barrier of this block's
-// own sums or behind a pass (ring_reduce), no wait for lane sums or for the other block's, kept sums
-// of one pass in place of the other's, a unit or a shared tile of the wrong block, ups 32 rows off,
-// two columns' values exchanged, a count that is not set back.
+// Seen red with each of these planted, in either file where both have it: no barrier of this
+// block's own sums or behind a pass (ring_reduce), no wait for lane sums or for the other block's,
+// kept sums of one pass in place of the other's, a unit or a shared tile of the wrong block, ups 32
+// rows off, two columns' values exchanged, a count that is not set back.
 #include <cstdio>
 #include <cstring>
 #include <string>

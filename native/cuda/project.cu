@@ -182,15 +182,15 @@ bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
 Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, const NormInput& norm,
                       int m, float* y, int ld, bool add, const FloatRows& floats) {
   const int row = block * kRowBlock;
-  Projection p{
-      matrix.data,
-      matrix.shape,
-      act + act_block_offset(matrix.shape.groups, block),
-      norm,
-      {y + static_cast<size_t>(row) * ld, ld, matrix.shape.rows, std::min(m - row, kRowBlock), add},
-      floats,
-      {},
-      matrix.next};
+  Projection p{matrix.data,
+               matrix.shape,
+               act + act_block_offset(matrix.shape.groups, block),
+               norm,
+               {y ? y + static_cast<size_t>(row) * ld : nullptr, ld, matrix.shape.rows,
+                std::min(m - row, kRowBlock), add},
+               floats,
+               {},
+               row + kRowBlock < m ? NextWeights{} : matrix.next};  // the same weights once more
   if (floats.rows)
     p.floats.x += static_cast<size_t>(row) * floats.cols,
         p.floats.y += static_cast<size_t>(row) * ld;
@@ -202,7 +202,6 @@ Projection gated_projection(const Q4Matrix& matrix, int block, const uint8_t* ac
   const int cols = matrix.shape.rows / 2;
   Projection p = projection(matrix, block, act, norm, m, y, matrix.shape.rows, false, {});
   p.gated = matrix.gated;
-  if (!y) p.out.y = nullptr;
   if (x) p.gated.x = x + static_cast<size_t>(block) * kRowBlock * static_cast<size_t>(cols);
   if (out) p.gated.act = out + act_block_offset(cols / arith::kGroup, block);
   return p;

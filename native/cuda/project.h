@@ -52,7 +52,8 @@ bool takes_norm(const Q4Matrix&, int m, const Limits&);
 // takes_norm; y [m, ld]. floats: rows of the same projection that the ring computes too.
 Projection projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm, int m,
                       float* y, int ld, bool add, const FloatRows& floats);
-// Of a matrix in units: y may be NULL; x [m, rows / 2] and out, all quantized rows, too.
+// Of a matrix in units: y may be NULL; so may x [m, rows / 2] and out, all quantized rows,
+// together.
 Projection gated_projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm,
                             int m, float* y, float* x, uint8_t* out);
 

@@ -1,8 +1,8 @@
 // The reducers of a projection's clusters (kernels/ring_reduce.cuh, ring_gate.cuh), emulated on the
 // CPU (emulation/emulation.h), from random lane sums: outputs against the contract's tree, units of
 // gates and ups against kernel_swiglu, by bytes, for matrices and grids in which units go on in the
-// next slab or are shared by clusters. What chance decides follows from the seed that a failure
-// names. One line a failure; exit 1 then.
+// next slab or are shared by clusters, which run one after the other here. What chance decides
+// follows from the seed that a failure names. One line a failure; exit 1 then.
 //
 // Seen red with each of these planted, in either file where both have it: no barrier of this
 // block's own sums or behind a pass (ring_reduce), no wait for lane sums or for the other block's,

@@ -43,8 +43,8 @@ struct NormInput {
   float eps;
 };
 
-// What becomes of gates and ups (Q4Shape::gated); x and act may be NULL, then nothing does, and so
-// may Output::y.
+// What becomes of gates and ups (Q4Shape::gated). x and act may be NULL together, then nothing
+// does; Output::y may be NULL too.
 struct GatedRows {
   float* x;      // [m, rows / 2]: silu(gate) * up
   uint8_t* act;  // the same quantized, one block of m rows

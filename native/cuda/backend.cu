@@ -457,6 +457,7 @@ class CudaBackend final : public Backend {
   // The norm in front of a projection: its input, where all of the projection is one ring that
   // makes it, else made here, into h.
   NormInput norm_of(const float* x, const float* w, float eps, const Linear& l, int m, Rows h) {
+    if (replay_) return {};
     const Part* beside = float_rows_beside(l, false);
     const Part& first = l.parts[0];
     if (l.parts.size() == (beside ? 2 : 1) && first.q4 &&
@@ -472,7 +473,7 @@ class CudaBackend final : public Backend {
     if (replay_) return;
     const Part* beside = float_rows_beside(l, add);
     for (const Part& p : l.parts) {
-      float* to = y ? y + p.row0 : nullptr;
+      float* to = y + p.row0;  // NULL: units, whose only part begins at 0
       if (p.q4) {
         const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
         FloatRows floats{};
@@ -482,7 +483,7 @@ class CudaBackend final : public Backend {
         for (int block = 0; block * kRowBlock < m; ++block) {
           const auto* act = static_cast<const uint8_t*>(x.act);
           const Projection part =
-              matrix.shape.gated ? gated_projection(matrix, block, act, norm, m, y, swiglu.x,
+              matrix.shape.gated ? gated_projection(matrix, block, act, norm, m, to, swiglu.x,
                                                     static_cast<uint8_t*>(swiglu.act))
                                  : projection(matrix, block, act, norm, m, to, l.rows, add, floats);
           project_q4(matrix, limits_, part, stream_);

@@ -13,16 +13,12 @@ namespace vcuda::gpu {
 struct RingVariant {
   int tiles;
   void (*kernel[2])(Projection, RingPlan);  // by few_rows
-  bool takes_norm;                          // with few rows
-  bool takes_gates;
+  bool behind_norm;                         // takes gates, and with few rows a norm
 };
 
 template <int R>
 static constexpr RingVariant ring_variant() {
-  return {R,
-          {kernel_project_ring<R, false>, kernel_project_ring<R, true>},
-          kTakesNorm<R, true>,
-          kTakesGates<R>};
+  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}, kBehindNorm<R>};
 }
 
 // Every cut gives the same bits.
@@ -114,7 +110,7 @@ static Q4Matrix plan_rows(int rows, int groups, const Limits& limits) {
 
 Q4Matrix plan_matrix(int rows, int groups, const Limits& limits, bool gated) {
   const Q4Matrix plain = plan_rows(rows, groups, limits);
-  if (!gated || !plain.ring || !ring_variant(plain.shape.tiles).takes_gates ||
+  if (!gated || !plain.ring || !ring_variant(plain.shape.tiles).behind_norm ||
       rows % (2 * arith::kGroup) != 0)
     return plain;
   Q4Matrix units = plain;
@@ -129,9 +125,8 @@ void pack_matrix(Q4Matrix& matrix, const std::vector<Tensor>& stacked, Arena& ar
   matrix.data = static_cast<uint8_t*>(arena.alloc(q.bytes()));
   if (stacked.size() > 4) fail(VCUDA_E_INTERNAL, "upload: %zu stacked tensors", stacked.size());
   if (q.gated) {
-    const GatedCluster any(0, q.gated, q.slabs() / q.gated, q.slabs() % q.gated, q.tiles);
-    const size_t shared =
-        static_cast<size_t>(std::max(0, q.rows / (2 * arith::kGroup) - any.shared));
+    const int units = q.rows / (2 * arith::kGroup);
+    const auto shared = static_cast<size_t>(std::max(0, units - q.gated_cluster(0).shared));
     matrix.gated.sums = static_cast<float4*>(arena.alloc(shared * 4 * 32 * sizeof(float4)));
     matrix.gated.arrived = static_cast<int*>(arena.alloc(shared * sizeof(int)));
     check(cudaMemsetAsync(matrix.gated.arrived, 0, shared * sizeof(int), stream),
@@ -173,9 +168,10 @@ void use_after(Q4Matrix& matrix, const Q4Matrix& next) {
 }
 
 bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
+  static_assert(few_rows(kNormedRows));
   return matrix.clusters > 0 && m <= kNormedRows &&
          matrix.shape.supersteps() <= kNormedSupersteps &&
-         ring_variant(matrix.shape.tiles).takes_norm &&
+         ring_variant(matrix.shape.tiles).behind_norm &&
          RingPlan(matrix.shape, m, matrix.clusters, limits.shared, true).fits();
 }
 

@@ -131,7 +131,9 @@ class Backend {
   // -- weights
   virtual float* upload_floats(const std::vector<float>&) = 0;
   virtual void* upload_embedding(const Tensor&) = 0;  // [V, H] as stored
-  // All Q4 or all float, same cols; gated: rows that swiglu combines, gates, then ups.
+  // All Q4 or all float, same cols; in the order in which a step uses them, so that one's weights
+  // can be brought nearer while the one before is at work. gated: rows that swiglu combines, gates,
+  // then ups.
   virtual Part upload_matrix(const std::vector<Tensor>& stacked, bool gated = false) = 0;
 
   // -- the step. begin/end bracket one forward pass; end returns when outputs are in host memory.

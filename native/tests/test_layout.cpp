@@ -43,8 +43,7 @@ const char* wrong(int units, int tiles, int clusters) {
       if (p.cluster != first[place].cluster || p.at != first[place].at)
         return "a tile in two places";
     }
-    const GatedCluster own(first[0].cluster, q.gated, q.slabs() / q.gated, q.slabs() % q.gated,
-                           tiles);
+    const GatedCluster own = q.gated_cluster(first[0].cluster);
     for (int i = 0; i < 4; ++i)
       if (unit < own.shared
               ? first[i].cluster != first[0].cluster || first[i].at != first[0].at + i ||

@@ -91,7 +91,7 @@ std::string run(const Case& c, unsigned seed) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(memory.data());
   uint8_t* base = memory.data() + (128 - at % 128) % 128;
   const size_t bytes = static_cast<size_t>(plan.bytes + 127) / 128 * 128;
-  cluster_emulation.memory = base, cluster_emulation.bytes = bytes, cluster_emulation.chance = seed;
+  cluster_emulation.bytes = bytes, cluster_emulation.chance = seed;
   for (int cluster = 0; cluster < clusters; ++cluster) {
     cluster_emulation.clear();
     const char* fault = emulation::launch(
@@ -107,7 +107,7 @@ std::string run(const Case& c, unsigned seed) {
           }
           __syncthreads();
           if (warp < kReducers) {
-            if constexpr (kTakesGates<R>)
+            if constexpr (kBehindNorm<R>)
               if (q.gated) return ring_gate<R, Few>(b, plan, p, warp);
             return ring_reduce<R, Few>(b, plan, p, warp);
           }

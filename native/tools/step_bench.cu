@@ -6,8 +6,8 @@
 // at each context (the tokens before it are skipped: their keys and values are one constant), of
 // mark plus rollback, and the copy rate of the same run. Repeats of a step are compared with the
 // first one by bytes as well; of one that differs: which values, and the first layer whose state
-// does. No time is printed after a byte that differs. VLLM_CUDA_PROFILE=1
-// adds the time of each operation, one by one.
+// does. No time is printed after a byte that differs. VLLM_CUDA_PROFILE=1 adds the time of each
+// operation, one by one.
 #include <chrono>
 #include <cstdlib>
 

@@ -34,7 +34,7 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
     block.meet();
     if (plan.staying) barrier_wait(&block.bars->factored, 0);
     const int reducer = warp - kConsumers - 1;
-    if constexpr (kTakesGates<R>)
+    if constexpr (kBehindNorm<R>)
       if (p.q.gated) return ring_gate<R, Few>(block, plan, p, reducer);
     ring_reduce<R, Few>(block, plan, p, reducer);
   } else {

@@ -25,6 +25,8 @@ namespace vcuda::gpu {
 
 constexpr int kTileBytes = 288;
 
+struct GatedCluster;
+
 struct Q4Shape {
   int rows, groups;
   int cluster;  // blocks that share a slab: 1, 2, 4 or 8
@@ -46,6 +48,7 @@ struct Q4Shape {
     return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
   }
   __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
+  __host__ __device__ GatedCluster gated_cluster(int cluster) const;
   __host__ __device__ int row(int slab, int tile, int r) const;  // `rows` or more: none
 };
 
@@ -72,10 +75,13 @@ struct GatedCluster {
   }
 };
 
+__host__ __device__ inline GatedCluster Q4Shape::gated_cluster(int cluster) const {
+  return {cluster, gated, slabs() / gated, slabs() % gated, tiles};
+}
+
 __host__ __device__ inline int Q4Shape::row(int slab, int tile, int r) const {
   if (!gated) return (slab * slab_tiles() + tile) * 16 + r;
-  const GatedCluster cluster(slab % gated, gated, slabs() / gated, slabs() % gated, tiles);
-  const int i = cluster.tile(slab / gated * tiles + tile), place = i % 4;
+  const int i = gated_cluster(slab % gated).tile(slab / gated * tiles + tile), place = i % 4;
   if (i * 16 >= rows) return rows;
   return place / 2 * (rows / 2) + i / 4 * arith::kGroup + r % 8 * 4 + place % 2 * 2 + r / 8;
 }

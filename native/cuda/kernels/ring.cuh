@@ -159,14 +159,6 @@ struct RingProducer {
     barrier_expect(&b.bars->rows, bytes);
     bulk_copy(b.shared + plan.sums, p.norm.x, bytes, &b.bars->rows);
   }
-  // When the last weights have come, the memory would be idle until the next projection's blocks
-  // are there: it brings their first ones nearer meanwhile.
-  __device__ __forceinline__ void run_ahead() const {
-    if (blockIdx.x >= p.next.blocks) return;
-    const int last = total - 1;
-    barrier_wait(&b.bars->full[last % plan.stages], static_cast<uint32_t>(last / plan.stages % 2));
-    bulk_prefetch(p.next.from + static_cast<size_t>(blockIdx.x) * p.next.stride, p.next.bytes);
-  }
   // The other rounds. A stage is given back when its activations have come, so the predecessor has
   // ended by then.
   __device__ __forceinline__ void run() {
@@ -181,6 +173,14 @@ struct RingProducer {
       put(to, full);
       if (!plan.staying) RingActivations(b, plan, p, superstep).copy(to + plan.act, full);
     }
+  }
+  // When the last weights have come, the memory would be idle until the next projection's blocks
+  // are there: it brings their first ones nearer meanwhile.
+  __device__ __forceinline__ void run_ahead() const {
+    if (blockIdx.x >= p.next.blocks) return;
+    const int last = total - 1;
+    barrier_wait(&b.bars->full[last % plan.stages], static_cast<uint32_t>(last / plan.stages % 2));
+    bulk_prefetch(p.next.from + static_cast<size_t>(blockIdx.x) * p.next.stride, p.next.bytes);
   }
 
  private:

@@ -26,13 +26,10 @@ struct FloatRows {
   int rows, cols;
 };
 
-// Projections behind a norm, which may have float32 rows, have as many tiles; those behind other
-// operations fewer, and are better with fewer registers.
+// Projections behind a norm, which may have float32 rows or be gates and ups, have as many tiles;
+// those behind other operations fewer, and are better with fewer registers.
 template <int R>
 constexpr bool kBehindNorm = R >= 7;
-// Whether a kernel has the code of silu(gate) * up.
-template <int R>
-constexpr bool kTakesGates = kBehindNorm<R>;
 // Whether a kernel has the code of the norm.
 template <int R, bool Few>
 constexpr bool kTakesNorm = kBehindNorm<R>&& Few;

@@ -1,5 +1,5 @@
-// out = silu(gate) * up, gate_up [m, 2n]; and out quantized. A warp a group. Where gates
-// and ups lie in units their projection does it itself (ring_gate.cuh), but for taps.
+// out = silu(gate) * up, gate_up [m, 2n]; and out quantized. A warp a group. Where gates and ups
+// lie in units their projection does it itself (ring_gate.cuh), but for taps.
 #pragma once
 
 #include "arith/activations.h"

@@ -13,8 +13,7 @@ namespace vcuda::gpu {
 
 class ClusterEmulation {
  public:
-  uint8_t* memory = nullptr;  // of the first block
-  size_t bytes = 0;           // of a block
+  size_t bytes = 0;  // of a block's shared memory
   unsigned chance = 1;
 
   void clear() { barriers_.clear(), meetings_.clear(), messages_.clear(); }
@@ -28,7 +27,7 @@ class ClusterEmulation {
   void wait(uint64_t* b, uint32_t parity) {
     Barrier& x = barriers_.at(b);
     emulation::wait_until([&] {
-      if (!messages_.empty() && (chance = chance * 1664525u + 1013904223u) >> 31) deliver();
+      perhaps_deliver();
       return static_cast<uint32_t>(x.phase % 2) != parity;
     });
   }
@@ -43,7 +42,7 @@ class ClusterEmulation {
       x.bytes -= static_cast<int>(sizeof v);
       complete(x);
     });
-    if ((chance = chance * 1664525u + 1013904223u) >> 31) deliver();
+    perhaps_deliver();
   }
   void meet(int id, int threads) {
     long& arrivals = meetings_[id * 2 + rank()];
@@ -61,7 +60,9 @@ class ClusterEmulation {
     emulation::happened();
     if (x.pending == 0 && x.bytes == 0) ++x.phase, x.pending = x.count;
   }
-  void deliver() {
+  void perhaps_deliver() {
+    chance = chance * 1664525u + 1013904223u;
+    if (messages_.empty() || chance >> 31) return;
     messages_.front()();
     messages_.pop_front();
   }
@@ -73,10 +74,6 @@ inline ClusterEmulation cluster_emulation;
 
 inline void barrier_init(uint64_t* b, int count) { cluster_emulation.init(b, count); }
 inline void barrier_arrive(uint64_t* b) { cluster_emulation.arrive(b, 0); }
-inline void barrier_give_back(uint64_t* b, int lane) {
-  __syncwarp();
-  if (lane == 0) barrier_arrive(b);
-}
 inline void barrier_expect(uint64_t* b, uint32_t bytes) {
   cluster_emulation.arrive(b, static_cast<int>(bytes));
 }
@@ -90,7 +87,9 @@ template <int Id, int Threads>
 void named_barrier() {
   cluster_emulation.meet(Id, Threads);
 }
-void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* b);  // not emulated
+// Not emulated:
+void barrier_give_back(uint64_t* b, int lane);
+void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* b);
 void bulk_prefetch(const void* from, uint32_t bytes);
 
 }  // namespace vcuda::gpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -188,8 +189,8 @@ def finished(run: Path) -> bool:
 def _run_wrong(place: Place, new: list[Path], temporary: Path) -> str:
     if alive := _alive(temporary):
         return f"workers outlive their run: {alive}"
-    if any(temporary.iterdir()):
-        return f"temporary files stay: {list(temporary.iterdir())}"
+    if left := [path for path in temporary.iterdir() if not probe(path)]:
+        return f"temporary files stay: {left}"
     ended = call(["archive", "verify", *place.archive])
     if ended.code != Exit.SAME:
         return f"verify: {ended}"
@@ -201,6 +202,15 @@ def _run_wrong(place: Place, new: list[Path], temporary: Path) -> str:
             if ended.code not in (Exit.UNPROVED, Exit.USAGE) or ended.complaint:
                 return f"{command[0]} of a run without a verdict: {ended}"
     return ""
+
+
+def probe(path: Path) -> bool:
+    """Whether Python's tempfile was killed while it tried whether the folder can be written to."""
+    return (
+        re.fullmatch(r"[a-z0-9_]{8}", path.name) is not None
+        and path.is_file()
+        and path.read_bytes() in (b"", b"blat")
+    )
 
 
 def _alive(temporary: Path) -> list[str]:

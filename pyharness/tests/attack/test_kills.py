@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pyharness.tests.attack.kills import (
     killed_runs,
     kills,
     prepared,
+    probe,
 )
 
 
@@ -33,6 +35,24 @@ def test_accept_is_killed(place: Place, tmp_path: Path) -> None:
 def test_a_run_is_killed(place: Place, tmp_path: Path) -> None:
     done = list(killed_runs(place.copy(tmp_path / "place"), 2, random.Random(4)))
     assert [said for _, said in done if said] == []
+
+
+def test_only_the_standard_library_s_probe_may_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the probe's creation and its removal leaves it; nothing else is let pass."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile._os, "unlink", lambda _: None)  # type: ignore[attr-defined]
+    tempfile.gettempdir()
+    monkeypatch.undo()
+    (left,) = tmp_path.iterdir()
+    assert probe(left)
+    left.write_bytes(b"blat and more")
+    assert not probe(left)
+    for name, content in (("tmpemjcf998", b""), ("emjcf99", b""), ("vllm-cuda", b"blat")):
+        (tmp_path / name).write_bytes(content)
+        assert not probe(tmp_path / name)
 
 
 def test_two_accepts_at_once(place: Place, tmp_path: Path) -> None:

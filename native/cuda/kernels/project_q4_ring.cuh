@@ -15,13 +15,11 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
   const RingBlock block(shared, plan);
-  block.init(plan, p.out.m);
+  block.init<Few>(plan, p.out.m);
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
     if (threadIdx.x % 32 == 0) {
-      RingProducer producer(block, plan, p);
-      // Rows come before weights: the sums of a norm take as long as the ring takes to fill.
-      if (plan.staying) wait_for_predecessor(), producer.bring_rows();
+      RingProducer<Few> producer(block, plan, p);
       producer.fill();
       producer.run();
       producer.run_ahead();
@@ -30,7 +28,7 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
     block.meet();
   } else if (warp > kConsumers) {
     wait_for_predecessor();
-    if (warp == kConsumers + 1 && !plan.staying) ring_first_activations(block, plan, p);
+    if (warp == kConsumers + 1) ring_first_inputs<kTakesNorm<R, Few>>(block, plan, p);
     block.meet();
     if (plan.staying) barrier_wait(&block.bars->factored, 0);
     const int reducer = warp - kConsumers - 1;

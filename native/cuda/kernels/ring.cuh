@@ -71,6 +71,7 @@ struct RingBlock {
   // By every thread, first of all; ends with an arrival at the cluster's barrier, which meet()
   // completes. The arrival is relaxed: a release would wait for every access on its way, and the
   // barriers have a fence of their own.
+  template <bool Few>
   __device__ __forceinline__ void init(const RingPlan& plan, int m) const {
     auto all = [](uint64_t* barriers, int count) {
 #pragma unroll
@@ -81,6 +82,7 @@ struct RingBlock {
       all(bars->full, plan.staying ? 1 : 2);  // weights; activations
     } else if (threadIdx.x == 32) {
       all(bars->empty, kConsumers);
+      if (Few && !plan.staying) all(bars->landed, 1);
     } else if (threadIdx.x == 64) {
       barrier_init(&bars->exchange[0], 1), barrier_init(&bars->exchange[1], 1);
       barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
@@ -128,7 +130,8 @@ struct RingActivations {
 
 // One thread. A stage is full when its weights and, where they do not stay, its activations have
 // come: each is an arrival, since the first round's weights need no predecessor and either may be
-// the first.
+// the first. With few rows at most plan.flight stages of weights are on their way at once.
+template <bool Few>
 struct RingProducer {
   const RingBlock& b;
   const RingPlan& plan;
@@ -147,25 +150,34 @@ struct RingProducer {
     weights = p.weights + static_cast<size_t>(b.first * 2 + b.rank) * slab;
     skip = static_cast<size_t>(2 * b.step - 1) * slab;
   }
-  // The first round's weights.
+  // The first round's weights. Where full waits for activations too it cannot tell when weights
+  // have come, since the predecessor may be at work still: landed does, and this thread arrives at
+  // full in their place.
   __device__ __forceinline__ void fill() {
+    const bool tell = Few && !plan.staying;
+    uint64_t *full = b.bars->full, *landed = tell ? b.bars->landed : full;
+    auto wait_landed = [&](int i) {
+      barrier_wait(&landed[i], 0);
+      if (tell) barrier_arrive(&full[i]);
+    };
 #pragma unroll 1
-    for (int i = 0; i < filled; ++i) put(b.shared + plan.ring + i * plan.stage, &b.bars->full[i]);
-  }
-  // Rows to normalize; behind the predecessor's end.
-  __device__ __forceinline__ void bring_rows() const {
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-    const uint32_t bytes = static_cast<uint32_t>(RingPlan::row_bytes(p.q, p.out.m));
-    barrier_expect(&b.bars->rows, bytes);
-    bulk_copy(b.shared + plan.sums, p.norm.x, bytes, &b.bars->rows);
+    for (int i = 0; i < filled; ++i) {
+      if (Few && i >= plan.flight) wait_landed(i - plan.flight);
+      put(b.shared + plan.ring + i * plan.stage, &landed[i]);
+    }
+    if (!tell) return;
+#pragma unroll 1
+    for (int i = max(filled - plan.flight, 0); i < filled; ++i) wait_landed(i);
   }
   // The other rounds. A stage is given back when its activations have come, so the predecessor has
   // ended by then.
   __device__ __forceinline__ void run() {
-    RingCursor at;
+    RingCursor at, before;  // the stage to fill; the one that was plan.flight stages earlier
+    before.stage = plan.stages - plan.flight;
 #pragma unroll 1
     for (int i = filled; i < total; ++i, at.next(plan)) {
       barrier_wait(&b.bars->empty[at.stage], at.parity);
+      if (Few) barrier_wait(&b.bars->full[before.stage], before.parity), before.next(plan);
       if (i == filled) asm volatile("fence.proxy.async.global;" ::: "memory");
       uint8_t* to = b.shared + plan.ring + at.stage * plan.stage;
       uint64_t* full = &b.bars->full[at.stage];
@@ -193,13 +205,21 @@ struct RingProducer {
   }
 };
 
-// The first round's activations, by a warp behind its wait, a stage a lane.
-__device__ __forceinline__ void ring_first_activations(const RingBlock& b, const RingPlan& plan,
-                                                       const Projection& p) {
+// What the predecessor made, by a warp behind its wait: rows to normalize, or the first round's
+// activations, a stage a lane.
+template <bool Norm>
+__device__ __forceinline__ void ring_first_inputs(const RingBlock& b, const RingPlan& plan,
+                                                  const Projection& p) {
   static_assert(kStages <= 32);
   const int i = threadIdx.x % 32;
   asm volatile("fence.proxy.async.global;" ::: "memory");
-  if (i < min(b.slabs * plan.supersteps, plan.stages)) {
+  if (Norm && plan.staying) {
+    if (i == 0) {
+      const uint32_t bytes = static_cast<uint32_t>(RingPlan::row_bytes(p.q, p.out.m));
+      barrier_expect(&b.bars->rows, bytes);
+      bulk_copy(b.shared + plan.sums, p.norm.x, bytes, &b.bars->rows);
+    }
+  } else if (i < min(b.slabs * plan.supersteps, plan.stages)) {
     int s = i;
     while (s >= plan.supersteps) s -= plan.supersteps;
     const RingActivations act(b, plan, p, s);

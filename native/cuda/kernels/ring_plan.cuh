@@ -8,7 +8,11 @@ namespace vcuda::gpu {
 
 constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
 constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
-constexpr int kRingBytes = 70 << 10;                // of weights, or four stages: more is slower
+// Weights. With few rows a ring takes all memory but for a norm's block beside it, so that weights
+// come while nothing can be multiplied yet; but few of them are on their way at once, since what
+// the predecessor wrote waits behind them. With many rows the arithmetic is the limit, and such
+// rings are slower: so many bytes, or four stages.
+constexpr int kFlightBytes = 52 << 10, kBesideBytes = 22 << 10, kRingBytes = 70 << 10;
 constexpr int kStages = 16;                         // of a ring at most
 constexpr int kAheadBytes = 32 << 10;               // of the next projection, a block
 constexpr int kMostTiles = 12;                      // of a slab
@@ -73,6 +77,7 @@ struct RingBarriers {
   // Of a norm: the rows have come, their factors are known; each team's two sums; the factors.
   uint64_t rows, factored;
   float norm_sums[kNormTeams][2], factors[kNormedRows];
+  uint64_t landed[kStages];  // of the first round, the weights alone, where full waits for more
 };
 
 // Shared memory, in this order: barriers, lane sums, exchange, units begun, activations that stay,
@@ -84,6 +89,7 @@ struct RingPlan {
   int staying;                   // offset, superstep by superstep; 0: they come with their stages
   int superstep;                 // bytes of a superstep's activations
   int ring, act, stage, stages;  // offset; the activations' in a stage; bytes of a stage; how many
+  int flight;                    // stages whose weights are on their way at once, at most
   int bytes;
   // What would be divisions in every block: slabs of every cluster, clusters that have one more,
   // supersteps of a slab.
@@ -106,9 +112,15 @@ struct RingPlan {
     staying = stay ? ring : 0;
     if (stay) ring += (supersteps * superstep + 127) / 128 * 128;
     stage = act + (stay ? 0 : (superstep + 127) / 128 * 128);
-    const int most = kRingBytes / act < 4 ? 4 : kRingBytes / act, room = (limit - ring) / stage;
+    const bool few = few_rows(m);
+    const int most = few                    ? kStages
+                     : kRingBytes / act < 4 ? 4
+                                            : kRingBytes / act,
+              room = (limit - ring - (few && !stay ? kBesideBytes : 0)) / stage;
     stages = most < room ? most : room;
     if (stages > kStages) stages = kStages;
+    const int on_way = kFlightBytes / act < 2 ? 2 : kFlightBytes / act;
+    flight = few && on_way < stages ? on_way : stages;
     bytes = ring + stages * stage;
   }
   bool fits() const { return stages >= 2; }

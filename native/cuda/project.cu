@@ -215,6 +215,8 @@ void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& 
     return;
   }
   const RingPlan plan(p.q, p.out.m, matrix.clusters, limits.shared, p.norm.x != nullptr);
+  if (!plan.fits())
+    fail(VCUDA_E_INTERNAL, "project: no ring for %d rows with %d tiles", p.out.m, p.q.tiles);
   stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);

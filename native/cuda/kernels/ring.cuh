@@ -130,7 +130,8 @@ struct RingActivations {
 
 // One thread. A stage is full when its weights and, where they do not stay, its activations have
 // come: each is an arrival, since the first round's weights need no predecessor and either may be
-// the first. With few rows at most plan.flight stages of weights are on their way at once.
+// the first. With few rows at most plan.flight stages of weights are on their way at once; with
+// many so many before the first activations have come.
 template <bool Few>
 struct RingProducer {
   const RingBlock& b;
@@ -162,7 +163,7 @@ struct RingProducer {
     };
 #pragma unroll 1
     for (int i = 0; i < filled; ++i) {
-      if (Few && i >= plan.flight) wait_landed(i - plan.flight);
+      if (i >= plan.flight) Few ? wait_landed(i - plan.flight) : barrier_wait(&full[0], 0);
       put(b.shared + plan.ring + i * plan.stage, &landed[i]);
     }
     if (!tell) return;
@@ -172,7 +173,7 @@ struct RingProducer {
   // The other rounds. A stage is given back when its activations have come, so the predecessor has
   // ended by then.
   __device__ __forceinline__ void run() {
-    RingCursor at, before;  // the stage to fill; the one that was plan.flight stages earlier
+    RingCursor at, before;  // the stage to fill; with few rows the one plan.flight stages earlier
     before.stage = plan.stages - plan.flight;
 #pragma unroll 1
     for (int i = filled; i < total; ++i, at.next(plan)) {

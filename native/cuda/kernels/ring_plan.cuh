@@ -9,9 +9,9 @@ namespace vcuda::gpu {
 constexpr int kConsumers = arith::kQ4Lanes / 2;  // a lane each
 constexpr int kReducers = 3, kRingThreads = (kConsumers + 1 + kReducers) * 32;
 // Weights. With few rows a ring takes all memory but for a norm's block beside it, so that weights
-// come while nothing can be multiplied yet; but few of them are on their way at once, since what
-// the predecessor wrote waits behind them. With many rows the arithmetic is the limit, and such
-// rings are slower: so many bytes, or four stages.
+// come while nothing can be multiplied yet; with many the arithmetic is the limit and such rings
+// are slower: so many bytes, or four stages. What the predecessor wrote waits behind the weights
+// that are on their way, so these are few (RingProducer).
 constexpr int kFlightBytes = 52 << 10, kBesideBytes = 22 << 10, kRingBytes = 70 << 10;
 constexpr int kStages = 16;                         // of a ring at most
 constexpr int kAheadBytes = 32 << 10;               // of the next projection, a block
@@ -89,7 +89,7 @@ struct RingPlan {
   int staying;                   // offset, superstep by superstep; 0: they come with their stages
   int superstep;                 // bytes of a superstep's activations
   int ring, act, stage, stages;  // offset; the activations' in a stage; bytes of a stage; how many
-  int flight;                    // stages whose weights are on their way at once, at most
+  int flight;                    // stages of weights that may be on their way (RingProducer)
   int bytes;
   // What would be divisions in every block: slabs of every cluster, clusters that have one more,
   // supersteps of a slab.
@@ -119,8 +119,9 @@ struct RingPlan {
               room = (limit - ring - (few && !stay ? kBesideBytes : 0)) / stage;
     stages = most < room ? most : room;
     if (stages > kStages) stages = kStages;
-    const int on_way = kFlightBytes / act < 2 ? 2 : kFlightBytes / act;
-    flight = few && on_way < stages ? on_way : stages;
+    const int least = few ? 2 : 3;
+    flight = kFlightBytes / act < least ? least : kFlightBytes / act;
+    if (flight > stages) flight = stages;
     bytes = ring + stages * stage;
   }
   bool fits() const { return stages >= 2; }

@@ -95,17 +95,19 @@ std::string run(const Case& c, unsigned seed) {
   for (int cluster = 0; cluster < clusters; ++cluster) {
     cluster_emulation.clear();
     const char* fault = emulation::launch(
-        seed + static_cast<unsigned>(cluster), 1, 2 * kBlock, {base, 2 * bytes, 2 * bytes}, [&] {
-          const int rank = ClusterEmulation::rank(), warp = threadIdx.x % kBlock / 32,
+        seed + static_cast<unsigned>(cluster), 2, kBlock, {base, 2 * bytes, 2 * bytes},
+        [&] {
+          const int rank = ClusterEmulation::rank(), warp = threadIdx.x / 32,
                     lane = threadIdx.x % 32;
           RingBlock b(base + static_cast<size_t>(rank) * bytes, plan);
           b.rank = rank, b.first = cluster, b.step = clusters;
           b.slabs = plan.slabs_each + (cluster < plan.slabs_more ? 1 : 0);
-          if (threadIdx.x % kBlock == 0) {
+          if (threadIdx.x == 0) {
             barrier_init(&b.bars->exchange[0], 1), barrier_init(&b.bars->exchange[1], 1);
             barrier_init(&b.bars->sums, 32), barrier_init(&b.bars->taken, kReducers * 32);
           }
           __syncthreads();
+          cluster_arrive(), cluster_wait();
           if (warp < kReducers) {
             if constexpr (kBehindNorm<R>)
               if (q.gated) return ring_gate<R, Few>(b, plan, p, warp);
@@ -120,7 +122,8 @@ std::string run(const Case& c, unsigned seed) {
                     thread_sum<Sum>(cluster + pass * clusters, tile, rank * kConsumers + w, lane);
             barrier_arrive(&b.bars->sums);
           }
-        });
+        },
+        2);
     if (fault) return fault;
   }
   auto same = [](const auto& a, const auto& b) {

@@ -1,4 +1,5 @@
 // Hopper's barriers in shared memory, bulk copies and messages between the blocks of a cluster.
+// tests/emulation has a file of this name in its place.
 #pragma once
 
 #include "kernels/shared_access.cuh"
@@ -10,6 +11,11 @@ namespace vcuda::gpu {
 __device__ __forceinline__ void barrier_init(uint64_t* b, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(count)
                : "memory");
+}
+// Behind a thread's barrier_init, for the other block and for copies.
+__device__ __forceinline__ void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
@@ -50,9 +56,21 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_at(b))
       : "memory");
 }
+// Before a bulk copy of what other kernels wrote.
+__device__ __forceinline__ void before_bulk_copy() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 // Into the second-level cache.
 __device__ __forceinline__ void bulk_prefetch(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// The barrier of the cluster's threads, in two parts. The arrival is relaxed: a release would wait
+// for every access on its way.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // Where the same place of block `rank` of the cluster is.
 __device__ __forceinline__ uint32_t shared_at(const void* p, int rank) {

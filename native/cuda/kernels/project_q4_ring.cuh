@@ -7,14 +7,12 @@
 
 namespace vcuda::gpu {
 
-// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m). Registers:
-// with few rows small operations' blocks fit beside.
-template <int R, bool Few>
-static __global__ void __maxnreg__(Few ? 144 : 168)
-    kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-  extern __shared__ __align__(128) uint8_t shared[];
-  const RingBlock block(shared, plan);
+// A thread of kRingThreads; memory: the block's, plan.bytes of it.
+template <int R, bool Few>
+__device__ __forceinline__ void project_ring(uint8_t* memory, const Projection& p,
+                                             const RingPlan& plan) {
+  const RingBlock block(memory, plan);
   block.init<Few>(plan, p.out.m);
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
@@ -25,11 +23,11 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
       producer.run_ahead();
     }
     __syncwarp();
-    block.meet();
+    cluster_wait();
   } else if (warp > kConsumers) {
     wait_for_predecessor();
     if (warp == kConsumers + 1) ring_first_inputs<kTakesNorm<R, Few>>(block, plan, p);
-    block.meet();
+    cluster_wait();
     if (plan.staying) barrier_wait(&block.bars->factored, 0);
     const int reducer = warp - kConsumers - 1;
     if constexpr (kBehindNorm<R>)
@@ -42,8 +40,19 @@ static __global__ void __maxnreg__(Few ? 144 : 168)
     } else {
       ring_consume<R, Few, false>(block, plan, p);
     }
-    block.meet();
+    cluster_wait();
   }
+}
+#endif
+
+// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m). Registers:
+// with few rows small operations' blocks fit beside.
+template <int R, bool Few>
+static __global__ void __maxnreg__(Few ? 144 : 168)
+    kernel_project_ring(Projection p, RingPlan plan) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+  extern __shared__ __align__(128) uint8_t shared[];
+  project_ring<R, Few>(shared, p, plan);
 #endif
 }
 

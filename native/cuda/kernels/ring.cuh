@@ -68,9 +68,8 @@ struct RingBlock {
     rank = static_cast<int>(blockIdx.x) % 2, first = blockIdx.x / 2, step = gridDim.x / 2;
     slabs = plan.slabs_each + (first < plan.slabs_more ? 1 : 0);
   }
-  // By every thread, first of all; ends with an arrival at the cluster's barrier, which meet()
-  // completes. The arrival is relaxed: a release would wait for every access on its way, and the
-  // barriers have a fence of their own.
+  // By every thread, first of all; ends with an arrival at the cluster's barrier, whose wait comes
+  // before any message to the other block.
   template <bool Few>
   __device__ __forceinline__ void init(const RingPlan& plan, int m) const {
     auto all = [](uint64_t* barriers, int count) {
@@ -88,15 +87,9 @@ struct RingBlock {
       barrier_init(&bars->sums, kConsumers * 32), barrier_init(&bars->taken, kReducers * 32);
       barrier_init(&bars->rows, 1), barrier_init(&bars->factored, m);
     }
-    if (threadIdx.x % 32 == 0 && threadIdx.x <= 64) {
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
+    if (threadIdx.x % 32 == 0 && threadIdx.x <= 64) barriers_ready();
     __syncthreads();
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  }
-  __device__ __forceinline__ void meet() const {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_arrive();
   }
 };
 
@@ -179,7 +172,7 @@ struct RingProducer {
     for (int i = filled; i < total; ++i, at.next(plan)) {
       barrier_wait(&b.bars->empty[at.stage], at.parity);
       if (Few) barrier_wait(&b.bars->full[before.stage], before.parity), before.next(plan);
-      if (i == filled) asm volatile("fence.proxy.async.global;" ::: "memory");
+      if (i == filled) before_bulk_copy();
       uint8_t* to = b.shared + plan.ring + at.stage * plan.stage;
       uint64_t* full = &b.bars->full[at.stage];
       const int superstep = s;
@@ -213,7 +206,7 @@ __device__ __forceinline__ void ring_first_inputs(const RingBlock& b, const Ring
                                                   const Projection& p) {
   static_assert(kStages <= 32);
   const int i = threadIdx.x % 32;
-  asm volatile("fence.proxy.async.global;" ::: "memory");
+  before_bulk_copy();
   if (Norm && plan.staying) {
     if (i == 0) {
       const uint32_t bytes = static_cast<uint32_t>(RingPlan::row_bytes(p.q, p.out.m));

@@ -1,5 +1,5 @@
 // Stands in for CUDA's header where kernels are compiled as C++ of the host: the part of CUDA that
-// the kernels of attention use, on the threads of emulation.h.
+// the emulated kernels use, on the threads of emulation.h.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #define __global__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __align__(n) __attribute__((aligned(n)))
 // What a block shares outlives its threads' functions, also where it is declared extern. One thread
 // of the host runs everything, so there is one of it.

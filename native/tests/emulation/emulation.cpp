@@ -41,7 +41,9 @@ struct Warp {
 
 std::vector<Fibre> fibres;
 std::vector<Warp> warps;
-long arrivals, events;  // at the block's barrier; anything that may let another thread go on
+std::vector<long> arrivals;  // at each block's barrier
+long events;                 // anything that may let another thread go on
+dim3 first_block;            // of the cluster
 Fibre* running;
 jmp_buf scheduler;
 const std::function<void()>* body;
@@ -66,7 +68,8 @@ void run_blocks() {  // a fibre serves one thread after the other
 
 __attribute__((noinline)) void resume(Fibre& f) {
   running = &f;
-  threadIdx = dim3(f.index);
+  threadIdx = dim3(f.index % blockDim.x);
+  blockIdx = dim3(first_block.x + f.index / blockDim.x, first_block.y);
   if (f.stack) return jump(scheduler, f.at);
   f.stack = std::make_unique<char[]>(kStack);
   ucontext_t start;
@@ -76,10 +79,10 @@ __attribute__((noinline)) void resume(Fibre& f) {
   if (!_setjmp(scheduler)) setcontext(&start);
 }
 
-void run_block(unsigned threads) {
+void run_cluster(unsigned threads) {
   std::memset(memory.memory, 0xff, memory.size);
   warps.assign((threads + kWarp - 1) / kWarp, Warp{});
-  arrivals = 0;
+  arrivals.assign(threads / blockDim.x, 0);
   std::vector<Fibre*> left;
   for (unsigned i = 0; i < threads; ++i) {
     Fibre& f = fibres[i];
@@ -111,22 +114,25 @@ void land(const Copy& c) { std::memcpy(c.to, c.from, c.bytes); }
 }  // namespace
 
 const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
-                   const std::function<void()>& kernel) {
+                   const std::function<void()>& kernel, unsigned cluster) {
   chance.seed(seed);
   blockDim = dim3(threads), gridDim = grid, memory = shared, body = &kernel, fault = nullptr;
   for (unsigned y = 0; y < grid.y && !fault; ++y)
-    for (unsigned x = 0; x < grid.x && !fault; ++x) {
-      if (fibres.size() < threads) fibres.resize(threads);
-      blockIdx = dim3(x, y);
-      run_block(threads);
+    for (unsigned x = 0; x < grid.x && !fault; x += cluster) {
+      if (fibres.size() < threads * cluster) fibres.resize(threads * cluster);
+      first_block = dim3(x, y);
+      run_cluster(threads * cluster);
     }
   return fault;
 }
 
+unsigned thread_of_cluster() { return running->index; }
+
 void meet_block() {
-  ++arrivals, ++events;
+  long& mine = arrivals[running->index / blockDim.x];
+  ++mine, ++events;
   const long all = static_cast<long>(blockDim.x) * ++running->block_meetings;
-  while (arrivals < all) yield();
+  while (mine < all) yield();
 }
 
 void wait_until(const std::function<bool()>& done) {
@@ -134,6 +140,8 @@ void wait_until(const std::function<bool()>& done) {
 }
 
 void happened() { ++events; }
+
+void fail(const char* what) { fault = what; }
 
 const uint32_t* meet_warp(uint32_t x) {
   Warp& warp = warps[running->index / kWarp];

@@ -4,7 +4,7 @@
 // Whose turn it is a seed decides, and warps drift apart: in a round only some of them run. So what
 // a missing barrier leaves to chance really comes in different orders. The same with copies: one
 // lands at once or as late as its thread's wait allows. A block sees what blocks before it wrote;
-// kernels that wait for each other's blocks do not run here.
+// only the blocks of a cluster, consecutive ones of a row of the grid, run together.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct dim3 {
 };
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// A block's dynamic shared memory: NaN when a block starts; nothing past `used` bytes may change.
+// A block's dynamic shared memory, or a cluster's: NaN when it starts; nothing past `used` bytes
+// may change.
 struct Shared {
   void* memory;
   size_t used, size;
@@ -27,12 +28,14 @@ struct Shared {
 
 // Runs kernel once a thread; null, or what a thread did that none may.
 const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
-                   const std::function<void()>& kernel);
+                   const std::function<void()>& kernel, unsigned cluster = 1);
 
 // For kernels.
+unsigned thread_of_cluster();
 void meet_block();
 void wait_until(const std::function<bool()>& done);
 void happened();                        // what another thread may wait for
+void fail(const char* what);            // what launch returns
 const uint32_t* meet_warp(uint32_t x);  // what the 32 lanes brought, until the next but one meeting
 uint32_t shared_offset(const void* p);
 void load_shared(void* to, uint32_t offset, size_t bytes);

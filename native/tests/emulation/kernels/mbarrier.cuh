@@ -1,6 +1,6 @@
-// The file of this name in cuda/kernels, emulated, for the two blocks of a cluster as one block's
-// threads: the lower half of them and the upper one, each with half of the shared memory. A message
-// to the other block lands at once or as late as a wait allows.
+// The file of this name in cuda/kernels, emulated, for a cluster of two blocks, each with half of
+// the shared memory. A message to the other block and a bulk copy land at once or as late as a wait
+// allows, in any order.
 #pragma once
 
 #include <deque>
@@ -16,8 +16,12 @@ class ClusterEmulation {
   size_t bytes = 0;  // of a block's shared memory
   unsigned chance = 1;
 
-  void clear() { barriers_.clear(), meetings_.clear(), messages_.clear(); }
-  static int rank() { return threadIdx.x >= blockDim.x / 2 ? 1 : 0; }
+  void clear() {
+    barriers_.clear(), meetings_.clear(), messages_.clear();
+    cluster_arrivals_ = 0;
+  }
+  bool on_its_way() const { return !messages_.empty(); }
+  static int rank() { return static_cast<int>(blockIdx.x % 2); }
   void init(uint64_t* b, int count) { barriers_[b] = {count, count, 0, 0}; }
   void arrive(uint64_t* b, int bytes_expected) {
     Barrier& x = barriers_.at(b);
@@ -31,18 +35,28 @@ class ClusterEmulation {
       return static_cast<uint32_t>(x.phase % 2) != parity;
     });
   }
+  void copy(void* to, const void* from, size_t n, uint64_t* b) {
+    if (n == 0 || n % 16 != 0 ||
+        (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0)
+      return emulation::fail("a bulk copy that is not aligned, or of no bytes");
+    later(b, n, [=] { std::memcpy(to, from, n); });
+  }
   template <class V>
   void send(const void* place, uint64_t* b, int to, V v) {
     const ptrdiff_t other = (to - rank()) * static_cast<ptrdiff_t>(bytes);
     void* at = const_cast<char*>(static_cast<const char*>(place)) + other;
     auto* barrier = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(b) + other);
-    messages_.push_back([=, this] {
-      std::memcpy(at, &v, sizeof v);
-      Barrier& x = barriers_.at(barrier);
-      x.bytes -= static_cast<int>(sizeof v);
-      complete(x);
-    });
-    perhaps_deliver();
+    later(barrier, sizeof v, [=] { std::memcpy(at, &v, sizeof v); });
+  }
+  void cluster_arrive() {
+    if (cluster_arrivals_++ % cluster_threads() == 0 && on_its_way())
+      emulation::fail("something was on its way to a block that has ended");
+    emulation::happened();
+  }
+  void cluster_wait() {  // behind this thread's arrival
+    const long all =
+        (cluster_arrivals_ + cluster_threads() - 1) / cluster_threads() * cluster_threads();
+    emulation::wait_until([&] { return cluster_arrivals_ >= all; });
   }
   void meet(int id, int threads) {
     long& arrivals = meetings_[id * 2 + rank()];
@@ -56,19 +70,34 @@ class ClusterEmulation {
   struct Barrier {
     int count, pending, bytes, phase;
   };
+  static long cluster_threads() { return 2 * static_cast<long>(blockDim.x); }
+  void later(uint64_t* b, size_t n, std::function<void()> land) {
+    messages_.push_back([=, this] {
+      land();
+      Barrier& x = barriers_.at(b);
+      x.bytes -= static_cast<int>(n);
+      complete(x);
+    });
+    perhaps_deliver();
+  }
   void complete(Barrier& x) {
     emulation::happened();
     if (x.pending == 0 && x.bytes == 0) ++x.phase, x.pending = x.count;
   }
   void perhaps_deliver() {
     chance = chance * 1664525u + 1013904223u;
-    if (messages_.empty() || chance >> 31) return;
-    messages_.front()();
+    if (messages_.empty()) return;
+    emulation::happened();  // sooner or later
+    if (chance >> 31) return;
+    std::swap(messages_.front(), messages_[(chance >> 8) % messages_.size()]);
+    const std::function<void()> land = std::move(messages_.front());
     messages_.pop_front();
+    land();
   }
   std::map<uint64_t*, Barrier> barriers_;
   std::map<int, long> meetings_;
   std::deque<std::function<void()>> messages_;
+  long cluster_arrivals_ = 0;
 };
 inline ClusterEmulation cluster_emulation;
 
@@ -87,9 +116,17 @@ template <int Id, int Threads>
 void named_barrier() {
   cluster_emulation.meet(Id, Threads);
 }
-// Not emulated:
-void barrier_give_back(uint64_t* b, int lane);
-void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* b);
-void bulk_prefetch(const void* from, uint32_t bytes);
+inline void barriers_ready() {}
+inline void barrier_give_back(uint64_t* b, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier_arrive(b);
+}
+inline void before_bulk_copy() {}
+inline void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* b) {
+  cluster_emulation.copy(to, from, bytes, b);
+}
+inline void bulk_prefetch(const void*, uint32_t) {}
+inline void cluster_arrive() { cluster_emulation.cluster_arrive(); }
+inline void cluster_wait() { cluster_emulation.cluster_wait(); }
 
 }  // namespace vcuda::gpu

@@ -1,0 +1,249 @@
+// The projection's kernels for Hopper (kernels/project_q4_ring.cuh), whole, emulated on the CPU
+// (emulation/emulation.h) against the CPU backend: outputs by bytes, for every compiled number of
+// tiles and M, in rings of two stages and more, with copies and messages that land in any order;
+// what is added to, float32 rows beside, norms that the blocks make, gates and ups with their
+// swiglu. What chance decides follows from the seed that a failure names. One line a failure; exit
+// 1 then.
+//
+// Not seen here: an access that is behind an arrival in the program and before it in time, since
+// every access of a thread is done when the next one begins (NOTES.md has that race).
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arith/synth.h"
+#include "kernels/project_q4_ring.cuh"
+#include "kernels/quantize.cuh"
+#include "model/backend.h"
+#include "model/tensor.h"
+
+namespace {
+
+using namespace vcuda;
+using namespace vcuda::gpu;
+
+constexpr int kShared = 227 << 10;
+constexpr float kEps = 1e-6f;
+
+struct Case {
+  int tiles, m, rows, groups, clusters, stages;  // stages: 0: as many as the kernel takes
+  int floats;                                    // float32 rows beside
+  bool add, norm, gated;
+  unsigned seed;
+  int cols() const { return groups * arith::kGroup; }
+};
+
+std::vector<float> random_floats(uint64_t key, size_t n, float offset, float scale) {
+  const auto stream = arith::SynthStream::of(5, key);
+  std::vector<float> v(n);
+  for (size_t i = 0; i < n; ++i) v[i] = arith::synth_float(stream, i, offset, scale);
+  return v;
+}
+
+// Aligned as bulk copies want it.
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(size_t n) : memory_(n * sizeof(T) / sizeof(float4) + 1), n_(n) {}
+  explicit Aligned(const std::vector<T>& v) : Aligned(v.size()) {
+    std::copy(v.begin(), v.end(), data());
+  }
+  T* data() { return reinterpret_cast<T*>(memory_.data()); }
+  bool same(const T* other) { return n_ == 0 || std::memcmp(data(), other, n_ * sizeof(T)) == 0; }
+
+ private:
+  std::vector<float4> memory_;
+  size_t n_;
+};
+
+void quantize_rows(const float* x, int cols, int m, uint8_t* act) {
+  emulation::launch(
+      0, dim3(static_cast<unsigned>(ceil_div(cols / arith::kGroup, 8)), static_cast<unsigned>(m)),
+      256, {}, [&] { kernel_quantize(x, cols, m, act); });
+}
+
+class Projecting {
+ public:
+  Projecting(Backend& cpu, const Case& c) : cpu_(cpu), c_(c) {
+    const size_t cols = static_cast<size_t>(c.cols()), m = static_cast<size_t>(c.m);
+    for (auto& t : tensors_) {
+      t.struct_size = sizeof t, t.type = VCUDA_Q4, t.name = "w";
+      t.synth = {9, 20 + static_cast<uint64_t>(&t - tensors_), 0.0f,
+                 0.2f / std::sqrt(static_cast<float>(cols))};
+    }
+    tensors_[2].type = VCUDA_F32, tensors_[2].synth.scale = 0.1f;
+    x_ = random_floats(1, m * cols, 0.0f, 2.0f);
+    w_ = random_floats(2, cols, 1.0f, 0.5f);
+    y_ = random_floats(3, m * ld(), 0.0f, 1.0f);
+    expect();
+  }
+  ~Projecting() { cpu_.free_all(); }
+  Projecting(const Projecting&) = delete;
+
+  // Empty, or what is wrong.
+  template <int R, bool Few>
+  std::string run() {
+    const int m = c_.m, half = c_.rows / 2;
+    Q4Shape q{c_.rows, c_.groups, 2, kConsumers, R, 0};
+    const int clusters = std::min(c_.clusters, q.slabs());
+    if (c_.gated) q.gated = clusters;
+    RingPlan plan(q, m, clusters, kShared, c_.norm);
+    if (c_.stages && c_.stages < plan.stages)
+      plan = RingPlan(q, m, clusters,
+                      plan.ring + c_.stages * plan.stage + (Few && !c_.norm ? kBesideBytes : 0),
+                      c_.norm);
+    if (!plan.fits() || plan.bytes > kShared) return "no ring";
+
+    Aligned<uint32_t> weights(q.bytes() / 4);
+    pack(q, weights.data());
+    const size_t cols = static_cast<size_t>(c_.cols()), rows = static_cast<size_t>(m);
+    Aligned<float> x(x_), w(w_), h(h_), y(y_), float_w(float_w_),
+        swiglu(std::vector<float>(c_.gated ? rows * static_cast<size_t>(half) : 0, -7.0f));
+    Aligned<uint8_t> act(act_block_offset(c_.groups, 1)), swiglu_act(swiglu_act_.size());
+    quantize_rows(h.data(), c_.cols(), m, act.data());
+    Aligned<float4> shared(static_cast<size_t>(c_.rows) / 16 * 32 + 1);
+    std::vector<int> arrived(static_cast<size_t>(c_.rows) / 64 + 1);
+
+    Projection p{};
+    p.weights = reinterpret_cast<uint8_t*>(weights.data()), p.q = q;
+    if (c_.norm) p.norm = {x.data(), w.data(), kEps};
+    else p.act = act.data();
+    const bool outputs = !c_.gated || c_.seed % 2 == 0;
+    p.out = {outputs ? y.data() : nullptr, static_cast<int>(ld()), c_.rows, m, c_.add};
+    if (c_.floats)
+      p.floats = {float_w.data(), c_.norm ? x.data() : h.data(), y.data() + c_.rows, c_.floats,
+                  c_.cols()};
+    if (c_.gated) p.gated = {swiglu.data(), swiglu_act.data(), shared.data(), arrived.data()};
+
+    static std::vector<uint8_t> memory(2 * kShared + 4096);
+    const size_t bytes = static_cast<size_t>(plan.bytes + 127) / 128 * 128;
+    uint8_t* base = memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128) % 128;
+    cluster_emulation.clear();
+    cluster_emulation.bytes = bytes, cluster_emulation.chance = c_.seed;
+    const char* fault = emulation::launch(
+        c_.seed, dim3(static_cast<unsigned>(2 * clusters)), kRingThreads,
+        {base, 2 * bytes, 2 * bytes + 1024},
+        [&] {
+          project_ring<R, Few>(base + static_cast<size_t>(ClusterEmulation::rank()) * bytes, p,
+                               plan);
+        },
+        2);
+    if (fault) return fault;
+    if (cluster_emulation.on_its_way()) return "something is on its way to a block that has ended";
+    if (outputs && !y.same(expected_.data())) return "outputs differ";
+    if (!swiglu.same(expected_swiglu_)) return "swiglu differs";
+    if (!swiglu_act.same(swiglu_act_.data())) return "the quantized swiglu differs";
+    if (std::any_of(arrived.begin(), arrived.end(), [](int n) { return n != 0; }))
+      return "a count of shared units is not 0 again";
+    return cols ? "" : "no columns";
+  }
+
+ private:
+  size_t ld() const { return static_cast<size_t>(c_.rows + c_.floats); }
+
+  void expect() {
+    const int m = c_.m, half = c_.rows / 2, cols = c_.cols();
+    auto room = [&](int n) {
+      return Rows{static_cast<float*>(cpu_.alloc(static_cast<size_t>(m) * n * sizeof(float))),
+                  cpu_.alloc(cpu_.act_bytes(n, m))};
+    };
+    static const StateSlot none{};
+    cpu_.begin({nullptr, m, 0, 1, &none, &none, -1});
+    Linear l{c_.rows + c_.floats, cols, {}};
+    auto part = [&](Part p, int row0, int rows) {
+      p.row0 = row0, p.rows = rows;
+      l.parts.push_back(p);
+    };
+    if (c_.gated)
+      part(cpu_.upload_matrix({{&tensors_[0], half, cols}, {&tensors_[1], half, cols}}, true), 0,
+           c_.rows);
+    else part(cpu_.upload_matrix({{&tensors_[0], c_.rows, cols}}), 0, c_.rows);
+    if (c_.floats) {
+      part(cpu_.upload_matrix({{&tensors_[2], c_.floats, cols}}), c_.rows, c_.floats);
+      for (size_t i = 0; i < static_cast<size_t>(c_.floats) * static_cast<size_t>(cols); ++i)
+        float_w_.push_back(tensor_float(tensors_[2], i));
+    }
+    const Rows h = room(cols);
+    cpu_.rms_norm(x_.data(), w_.data(), cols, kEps, m, h);
+    h_.assign(h.x, h.x + static_cast<size_t>(m) * static_cast<size_t>(cols));
+    expected_ = y_;
+    if (c_.add) cpu_.project_add(l, h, m, expected_.data());
+    else cpu_.project(l, h, m, expected_.data());
+    if (!c_.gated) return;
+    const Rows out = room(half);
+    cpu_.swiglu(expected_.data(), half, m, out);
+    expected_swiglu_ = out.x;
+    swiglu_act_.resize(static_cast<size_t>(half / arith::kGroup) *
+                       static_cast<size_t>(act_stride(m)));
+    quantize_rows(out.x, half, m, swiglu_act_.data());
+  }
+
+  void pack(const Q4Shape& q, uint32_t* to) const {
+    Q4Sources all{};
+    for (int i = 0; i <= static_cast<int>(c_.gated); ++i) {
+      const int each = c_.gated ? c_.rows / 2 : c_.rows;
+      all.source[all.count++] = {
+          nullptr,  nullptr,       synth_stream(tensors_[i]), tensors_[i].synth.scale,
+          i * each, (i + 1) * each};
+    }
+    emulation::blockDim = dim3(256);
+    for (size_t i = 0; i < q.bytes() / 4; ++i) {
+      emulation::blockIdx = dim3(static_cast<unsigned>(i / 256));
+      emulation::threadIdx = dim3(static_cast<unsigned>(i % 256));
+      kernel_pack_q4(all, q, to);
+    }
+  }
+
+  Backend& cpu_;
+  const Case c_;
+  vcuda_tensor tensors_[3] = {};  // the matrix, or gates and ups; float32 rows
+  std::vector<float> x_, w_, y_, h_, float_w_, expected_;
+  const float* expected_swiglu_ = nullptr;
+  std::vector<uint8_t> swiglu_act_;
+};
+
+std::string run(Backend& cpu, const Case& c) {
+  Projecting p(cpu, c);
+  const bool few = few_rows(c.m);
+  switch (c.tiles) {
+    case 2: return few ? p.run<2, true>() : p.run<2, false>();
+    case 5: return few ? p.run<5, true>() : p.run<5, false>();
+    case 7: return few ? p.run<7, true>() : p.run<7, false>();
+    case 8: return few ? p.run<8, true>() : p.run<8, false>();
+    default: return few ? p.run<11, true>() : p.run<11, false>();
+  }
+}
+
+}  // namespace
+
+int main() {
+  const std::unique_ptr<Backend> cpu = make_backend(vcuda_dev_options{});
+  const int groups[] = {40, 9, 16, 23, 33};
+  int cases = 0, failures = 0;
+  for (int tiles : {2, 5, 7, 8, 11})
+    for (int m = 1; m <= 8; ++m)
+      for (int kind = 0; kind < 4; ++kind) {  // plain, with float32 rows, added to, gated
+        Case c{};
+        c.tiles = tiles, c.m = m, c.seed = static_cast<unsigned>(++cases);
+        c.groups = groups[cases % 5], c.clusters = 1 + cases % 3;
+        c.stages = cases % 4 == 3 ? 0 : 2 + cases % 4;
+        c.add = kind == 2, c.gated = kind == 3 && tiles >= 7, c.floats = kind == 1 ? 3 : 0;
+        c.norm = m <= 2 && tiles >= 7 && kind != 2 && cases % 3 != 0;
+        const int all = tiles * (1 + cases % 4);  // tiles of the matrix
+        c.rows = c.gated ? (all + 3) / 4 * 64 : all * 16 - cases % 3 * 5;
+        const std::string what = run(*cpu, c);
+        if (what.empty()) continue;
+        std::printf(
+            "%d rows, %d groups, %d tiles, M %d, %d clusters, %d stages%s%s%s, %d float32 "
+            "rows, seed %u: %s\n",
+            c.rows, c.groups, c.tiles, c.m, c.clusters, c.stages, c.add ? ", added" : "",
+            c.norm ? ", norm" : "", c.gated ? ", gated" : "", c.floats, c.seed, what.c_str());
+        if (++failures == 20) return 1;
+      }
+  std::printf("%d projections\n", cases);
+  return failures ? 1 : 0;
+}

@@ -226,7 +226,8 @@ int main() {
   int cases = 0, failures = 0;
   for (int tiles : {2, 5, 7, 8, 11})
     for (int m = 1; m <= 8; ++m)
-      for (int kind = 0; kind < 4; ++kind) {  // plain, with float32 rows, added to, gated
+      for (int i = 0; i < 12; ++i) {
+        const int kind = i % 4;  // plain, with float32 rows, added to, gated
         Case c{};
         c.tiles = tiles, c.m = m, c.seed = static_cast<unsigned>(++cases);
         c.groups = groups[cases % 5], c.clusters = 1 + cases % 3;

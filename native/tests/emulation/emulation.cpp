@@ -44,6 +44,7 @@ std::vector<Warp> warps;
 std::vector<long> arrivals;  // at each block's barrier
 long events;                 // anything that may let another thread go on
 dim3 first_block;            // of the cluster
+unsigned clusters;           // so far, this one counted
 Fibre* running;
 jmp_buf scheduler;
 const std::function<void()>* body;
@@ -90,14 +91,21 @@ void run_cluster(unsigned threads) {
     f.groups.clear(), f.open.clear();
     left.push_back(&f);
   }
+  ++clusters;
+  // One block may begin when nothing goes on in the others any more.
+  const unsigned blocks = threads / blockDim.x;
+  unsigned late = blocks == 1 ? 1 : static_cast<unsigned>(chance() % (2 * blocks));
   while (!left.empty() && !fault) {
     std::shuffle(left.begin(), left.end(), chance);
     const long before = events;
     const auto half = chance(), awake = chance() % 2 ? half : half & chance();
     for (Fibre* f : left)
-      if (awake >> f->index / kWarp % 32 & 1) resume(*f);
-    if (events == before)  // perhaps they wait for the others
-      for (Fibre* f : left) resume(*f);
+      if (f->index / blockDim.x != late && awake >> f->index / kWarp % 32 & 1) resume(*f);
+    if (events == before) {  // perhaps they wait for the others
+      for (Fibre* f : left)
+        if (f->index / blockDim.x != late) resume(*f);
+      if (events == before && late < blocks) late = blocks, ++events;
+    }
     if (events == before) fault = "threads wait at a barrier that others do not reach";
     left.erase(std::remove_if(left.begin(), left.end(), [](Fibre* f) { return f->done; }),
                left.end());
@@ -127,6 +135,7 @@ const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
 }
 
 unsigned thread_of_cluster() { return running->index; }
+unsigned cluster_number() { return clusters; }
 
 void meet_block() {
   long& mine = arrivals[running->index / blockDim.x];

@@ -2,9 +2,10 @@
 //
 // Each thread of a block is a fibre with a stack of its own, which runs until it waits for others.
 // Whose turn it is a seed decides, and warps drift apart: in a round only some of them run. So what
-// a missing barrier leaves to chance really comes in different orders. The same with copies: one
-// lands at once or as late as its thread's wait allows. A block sees what blocks before it wrote;
-// only the blocks of a cluster, consecutive ones of a row of the grid, run together.
+// a missing barrier leaves to chance really comes in different orders; a block of a cluster may
+// begin when the other one can do nothing without it. The same with copies: one lands at once or as
+// late as its thread's wait allows. A block sees what blocks before it wrote; only the blocks of a
+// cluster, consecutive ones of a row of the grid, run together.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,7 @@ const char* launch(unsigned seed, dim3 grid, unsigned threads, Shared shared,
 
 // For kernels.
 unsigned thread_of_cluster();
+unsigned cluster_number();  // of all that ran so far
 void meet_block();
 void wait_until(const std::function<bool()>& done);
 void happened();                        // what another thread may wait for

@@ -22,14 +22,16 @@ class ClusterEmulation {
   }
   bool on_its_way() const { return !messages_.empty(); }
   static int rank() { return static_cast<int>(blockIdx.x % 2); }
-  void init(uint64_t* b, int count) { barriers_[b] = {count, count, 0, 0}; }
+  void init(uint64_t* b, int count) {
+    barriers_[b] = {count, count, 0, 0, emulation::cluster_number()};
+  }
   void arrive(uint64_t* b, int bytes_expected) {
-    Barrier& x = barriers_.at(b);
+    Barrier& x = barrier(b);
     x.bytes += bytes_expected, --x.pending;
     complete(x);
   }
   void wait(uint64_t* b, uint32_t parity) {
-    Barrier& x = barriers_.at(b);
+    Barrier& x = barrier(b);
     emulation::wait_until([&] {
       perhaps_deliver();
       return static_cast<uint32_t>(x.phase % 2) != parity;
@@ -45,8 +47,8 @@ class ClusterEmulation {
   void send(const void* place, uint64_t* b, int to, V v) {
     const ptrdiff_t other = (to - rank()) * static_cast<ptrdiff_t>(bytes);
     void* at = const_cast<char*>(static_cast<const char*>(place)) + other;
-    auto* barrier = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(b) + other);
-    later(barrier, sizeof v, [=] { std::memcpy(at, &v, sizeof v); });
+    auto* its = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(b) + other);
+    later(its, sizeof v, [=] { std::memcpy(at, &v, sizeof v); });
   }
   void cluster_arrive() {
     if (cluster_arrivals_++ % cluster_threads() == 0 && on_its_way())
@@ -69,12 +71,19 @@ class ClusterEmulation {
  private:
   struct Barrier {
     int count, pending, bytes, phase;
+    unsigned cluster;
   };
+  Barrier& barrier(uint64_t* b) {
+    Barrier& x = barriers_[b];
+    if (x.cluster != emulation::cluster_number())
+      emulation::fail("a barrier that is not there yet");
+    return x;
+  }
   static long cluster_threads() { return 2 * static_cast<long>(blockDim.x); }
   void later(uint64_t* b, size_t n, std::function<void()> land) {
     messages_.push_back([=, this] {
       land();
-      Barrier& x = barriers_.at(b);
+      Barrier& x = barrier(b);
       x.bytes -= static_cast<int>(n);
       complete(x);
     });

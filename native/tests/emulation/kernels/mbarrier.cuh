@@ -1,8 +1,9 @@
 // The file of this name in cuda/kernels, emulated, for a cluster of two blocks, each with half of
 // the shared memory. A message to the other block and a bulk copy land at once or as late as a wait
-// allows, in any order.
+// allows, in any order; a thread may rest behind an arrival.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -20,15 +21,25 @@ class ClusterEmulation {
     barriers_.clear(), meetings_.clear(), messages_.clear();
     cluster_arrivals_ = 0;
   }
-  bool on_its_way() const { return !messages_.empty(); }
+  // Behind the last cluster: something that nobody has waited for.
+  bool open() const {
+    return !messages_.empty() || std::any_of(barriers_.begin(), barriers_.end(),
+                                             [](const auto& b) { return b.second.open(); });
+  }
   static int rank() { return static_cast<int>(blockIdx.x % 2); }
   void init(uint64_t* b, int count) {
-    barriers_[b] = {count, count, 0, 0, emulation::cluster_number()};
+    Barrier& x = barriers_[b];
+    if (x.open()) emulation::fail("a block has ended before something that was on its way to it");
+    x = {count, count, 0, 0, emulation::cluster_number()};
+    *b = kInPlace;
   }
   void arrive(uint64_t* b, int bytes_expected) {
     Barrier& x = barrier(b);
     x.bytes += bytes_expected, --x.pending;
     complete(x);
+    if (next_chance() >> 31) return;
+    bool rested = false;
+    emulation::wait_until([&] { return std::exchange(rested, true); });
   }
   void wait(uint64_t* b, uint32_t parity) {
     Barrier& x = barrier(b);
@@ -51,8 +62,7 @@ class ClusterEmulation {
     later(its, sizeof v, [=] { std::memcpy(at, &v, sizeof v); });
   }
   void cluster_arrive() {
-    if (cluster_arrivals_++ % cluster_threads() == 0 && on_its_way())
-      emulation::fail("something was on its way to a block that has ended");
+    ++cluster_arrivals_;
     emulation::happened();
   }
   void cluster_wait() {  // behind this thread's arrival
@@ -72,11 +82,14 @@ class ClusterEmulation {
   struct Barrier {
     int count, pending, bytes, phase;
     unsigned cluster;
+    bool open() const { return pending != count || bytes != 0; }
   };
+  static constexpr uint64_t kInPlace = 0xb0a7;  // in shared memory, where the barrier is
   Barrier& barrier(uint64_t* b) {
     Barrier& x = barriers_[b];
     if (x.cluster != emulation::cluster_number())
       emulation::fail("a barrier that is not there yet");
+    else if (*b != kInPlace) emulation::fail("a barrier that is written over");
     return x;
   }
   static long cluster_threads() { return 2 * static_cast<long>(blockDim.x); }
@@ -93,8 +106,9 @@ class ClusterEmulation {
     emulation::happened();
     if (x.pending == 0 && x.bytes == 0) ++x.phase, x.pending = x.count;
   }
+  unsigned next_chance() { return chance = chance * 1664525u + 1013904223u; }
   void perhaps_deliver() {
-    chance = chance * 1664525u + 1013904223u;
+    next_chance();
     if (messages_.empty()) return;
     emulation::happened();  // sooner or later
     if (chance >> 31) return;

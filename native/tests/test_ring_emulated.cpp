@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "arith/synth.h"
 #include "kernels/ring_gate.cuh"
 #include "kernels/ring_reduce.cuh"
 #include "kernels/swiglu.cuh"
@@ -25,10 +26,6 @@ namespace {
 constexpr int kShared = 227 * 1024;
 constexpr unsigned kBlock = (kReducers + 1) * 32;  // reducers, and a warp in place of the consumers
 
-uint32_t mixed(uint64_t x) {
-  x ^= x >> 31, x *= 0x7fb5d329728ea185ull, x ^= x >> 27, x *= 0x81dadef4bc2dd44dull;
-  return static_cast<uint32_t>(x >> 32);
-}
 // Component c of a thread's sum of a tile, of one of the contract's 16 lanes.
 float lane_sum(int slab, int tile, int l, int thread, int c) {
   const uint64_t key = ((((static_cast<uint64_t>(slab) * 16 + static_cast<uint64_t>(tile)) * 16 +
@@ -37,7 +34,7 @@ float lane_sum(int slab, int tile, int l, int thread, int c) {
                          static_cast<uint64_t>(thread)) *
                             4 +
                         static_cast<uint64_t>(c));
-  return static_cast<float>(static_cast<int32_t>(mixed(key))) * 0x1p-31f;
+  return arith::synth_float(arith::SynthStream::of(1, 0), key, 0.0f, 1.0f);
 }
 template <class Sum>
 Sum thread_sum(int slab, int tile, int l, int thread) {
@@ -87,19 +84,17 @@ std::string run(const Case& c, unsigned seed) {
         }
       }
 
-  static std::vector<uint8_t> memory(2 * kShared + 4096);
-  const uintptr_t at = reinterpret_cast<uintptr_t>(memory.data());
-  uint8_t* base = memory.data() + (128 - at % 128) % 128;
+  alignas(128) static uint8_t memory[2 * kShared];
   const size_t bytes = static_cast<size_t>(plan.bytes + 127) / 128 * 128;
   cluster_emulation.bytes = bytes, cluster_emulation.chance = seed;
   for (int cluster = 0; cluster < clusters; ++cluster) {
     cluster_emulation.clear();
     const char* fault = emulation::launch(
-        seed + static_cast<unsigned>(cluster), 2, kBlock, {base, 2 * bytes, 2 * bytes},
+        seed + static_cast<unsigned>(cluster), 2, kBlock, {memory, 2 * bytes, 2 * bytes},
         [&] {
           const int rank = ClusterEmulation::rank(), warp = threadIdx.x / 32,
                     lane = threadIdx.x % 32;
-          RingBlock b(base + static_cast<size_t>(rank) * bytes, plan);
+          RingBlock b(memory + static_cast<size_t>(rank) * bytes, plan);
           b.rank = rank, b.first = cluster, b.step = clusters;
           b.slabs = plan.slabs_each + (cluster < plan.slabs_more ? 1 : 0);
           if (threadIdx.x == 0) {
@@ -134,7 +129,7 @@ std::string run(const Case& c, unsigned seed) {
   const SwigluArgs swiglu{expected.data(), expected_x.data(), expected_act.data(), half, m};
   const unsigned blocks = static_cast<unsigned>(ceil_div(half / 32, 8));
   if (const char* fault = emulation::launch(seed, {blocks, static_cast<unsigned>(m)}, 256,
-                                            {base, 0, 0}, [&] { kernel_swiglu(swiglu); }))
+                                            {memory, 0, 0}, [&] { kernel_swiglu(swiglu); }))
     return fault;
   if (!same(x, expected_x)) return "swiglu differs";
   if (!same(act, expected_act)) return "the quantized swiglu differs";

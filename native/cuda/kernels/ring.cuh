@@ -159,9 +159,10 @@ struct RingProducer {
       if (i >= plan.flight) Few ? wait_landed(i - plan.flight) : barrier_wait(&full[0], 0);
       put(b.shared + plan.ring + i * plan.stage, &landed[i]);
     }
-    if (!tell) return;
+    if (tell) {
 #pragma unroll 1
-    for (int i = max(filled - plan.flight, 0); i < filled; ++i) wait_landed(i);
+      for (int i = max(filled - plan.flight, 0); i < filled; ++i) wait_landed(i);
+    }
   }
   // The other rounds. A stage is given back when its activations have come, so the predecessor has
   // ended by then.

@@ -1,6 +1,8 @@
 // A projection by the engine of ring.cuh: what it is, and the layout of a block's shared memory.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/q4_tile.cuh"
 #include "kernels/norm_row.cuh"
 
@@ -113,15 +115,9 @@ struct RingPlan {
     if (stay) ring += (supersteps * superstep + 127) / 128 * 128;
     stage = act + (stay ? 0 : (superstep + 127) / 128 * 128);
     const bool few = few_rows(m);
-    const int most = few                    ? kStages
-                     : kRingBytes / act < 4 ? 4
-                                            : kRingBytes / act,
-              room = (limit - ring - (few && !stay ? kBesideBytes : 0)) / stage;
-    stages = most < room ? most : room;
-    if (stages > kStages) stages = kStages;
-    const int least = few ? 2 : 3;
-    flight = kFlightBytes / act < least ? least : kFlightBytes / act;
-    if (flight > stages) flight = stages;
+    const int room = (limit - ring - (few && !stay ? kBesideBytes : 0)) / stage;
+    stages = std::min({few ? kStages : std::max(4, kRingBytes / act), room, kStages});
+    flight = std::min(std::max(few ? 2 : 3, kFlightBytes / act), stages);
     bytes = ring + stages * stage;
   }
   bool fits() const { return stages >= 2; }

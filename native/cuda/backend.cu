@@ -472,25 +472,20 @@ class CudaBackend final : public Backend {
              Rows swiglu = {}) {
     if (replay_) return;
     const Part* beside = float_rows_beside(l, add);
+    const auto* act = static_cast<const uint8_t*>(x.act);
     for (const Part& p : l.parts) {
-      float* to = y + p.row0;  // NULL: units, whose only part begins at 0
+      float* y_part = y + p.row0;  // NULL: units, whose only part begins at 0
       if (p.q4) {
         const Q4Matrix& matrix = *static_cast<const Q4Matrix*>(p.data);
-        FloatRows floats{};
+        Projected to{y_part, l.rows, add, {}, swiglu.x, static_cast<uint8_t*>(swiglu.act)};
         if (beside)
-          floats = {static_cast<const float*>(beside->data), norm.x ? norm.x : x.x,
-                    y + beside->row0, beside->rows, l.cols};
-        for (int block = 0; block * kRowBlock < m; ++block) {
-          const auto* act = static_cast<const uint8_t*>(x.act);
-          const Projection part =
-              matrix.shape.gated ? gated_projection(matrix, block, act, norm, m, to, swiglu.x,
-                                                    static_cast<uint8_t*>(swiglu.act))
-                                 : projection(matrix, block, act, norm, m, to, l.rows, add, floats);
-          project_q4(matrix, limits_, part, stream_);
-        }
+          to.beside = {static_cast<const float*>(beside->data), norm.x ? norm.x : x.x,
+                       y + beside->row0, beside->rows, l.cols};
+        for (int block = 0; block * kRowBlock < m; ++block)
+          project_q4(matrix, limits_, projection(matrix, block, act, norm, m, to), stream_);
       } else if (&p != beside) {
         launch("project floats", kernel_project_float, dim3(u(ceil_div(p.rows, 4)), u(m)),
-               dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, to, l.rows,
+               dim3(128), 0, static_cast<const float*>(p.data), x.x, l.cols, p.rows, y_part, l.rows,
                add);
       }
     }

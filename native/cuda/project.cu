@@ -12,13 +12,16 @@ namespace vcuda::gpu {
 
 struct RingVariant {
   int tiles;
-  void (*kernel[2])(Projection, RingPlan);  // by few_rows
-  bool behind_norm;                         // takes gates, and with few rows a norm
+  void (*kernel[3])(Projection, RingPlan);  // by Form
+  bool behind_norm;                         // takes gates, and with pairs of tiles a norm
 };
 
 template <int R>
 static constexpr RingVariant ring_variant() {
-  return {R, {kernel_project_ring<R, false>, kernel_project_ring<R, true>}, kBehindNorm<R>};
+  return {R,
+          {kernel_project_ring<R, Form::kPairs>, kernel_project_ring<R, Form::kFew>,
+           kernel_project_ring<R, Form::kMany>},
+          kBehindNorm<R>};
 }
 
 // Every cut gives the same bits.
@@ -168,7 +171,7 @@ void use_after(Q4Matrix& matrix, const Q4Matrix& next) {
 }
 
 bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
-  static_assert(few_rows(kNormedRows));
+  static_assert(form_of(kNormedRows) == Form::kPairs);
   return matrix.clusters > 0 && m <= kNormedRows &&
          matrix.shape.supersteps() <= kNormedSupersteps &&
          ring_variant(matrix.shape.tiles).behind_norm &&
@@ -176,30 +179,23 @@ bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
 }
 
 Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, const NormInput& norm,
-                      int m, float* y, int ld, bool add, const FloatRows& floats) {
-  const int row = block * kRowBlock;
-  Projection p{matrix.data,
-               matrix.shape,
-               act + act_block_offset(matrix.shape.groups, block),
-               norm,
-               {y ? y + static_cast<size_t>(row) * ld : nullptr, ld, matrix.shape.rows,
-                std::min(m - row, kRowBlock), add},
-               floats,
-               {},
-               row + kRowBlock < m ? NextWeights{} : matrix.next};  // the same weights once more
-  if (floats.rows)
-    p.floats.x += static_cast<size_t>(row) * floats.cols,
-        p.floats.y += static_cast<size_t>(row) * ld;
-  return p;
-}
-
-Projection gated_projection(const Q4Matrix& matrix, int block, const uint8_t* act,
-                            const NormInput& norm, int m, float* y, float* x, uint8_t* out) {
-  const int cols = matrix.shape.rows / 2;
-  Projection p = projection(matrix, block, act, norm, m, y, matrix.shape.rows, false, {});
+                      int m, const Projected& to) {
+  const size_t row = static_cast<size_t>(block) * kRowBlock, ld = static_cast<size_t>(to.ld);
+  const int rows = matrix.shape.rows, rest = m - block * kRowBlock;
+  Projection p{};
+  p.weights = matrix.data;
+  p.q = matrix.shape;
+  p.act = act + act_block_offset(matrix.shape.groups, block);
+  p.norm = norm;
+  p.out = {to.y ? to.y + row * ld : nullptr, to.ld, rows, std::min(rest, kRowBlock), to.add};
+  p.floats = to.beside;
+  if (p.floats.rows) p.floats.x += row * static_cast<size_t>(p.floats.cols), p.floats.y += row * ld;
   p.gated = matrix.gated;
-  if (x) p.gated.x = x + static_cast<size_t>(block) * kRowBlock * static_cast<size_t>(cols);
-  if (out) p.gated.act = out + act_block_offset(cols / arith::kGroup, block);
+  if (to.swiglu) {
+    p.gated.x = to.swiglu + row * static_cast<size_t>(rows / 2);
+    p.gated.act = to.swiglu_act + act_block_offset(rows / 2 / arith::kGroup, block);
+  }
+  if (rest <= kRowBlock) p.next = matrix.next;  // else the same weights come once more
   return p;
 }
 
@@ -209,15 +205,17 @@ void project_q4(const Q4Matrix& matrix, const Limits& limits, const Projection& 
     fail(VCUDA_E_INTERNAL, "project: no kernel makes the norm of %d rows with %d tiles", p.out.m,
          p.q.tiles);
   if (!matrix.ring) {
-    stream.launch("project", few_rows(p.out.m) ? kernel_project_q4<true> : kernel_project_q4<false>,
-                  dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights,
-                  p.q, p.act, p.out);
+    stream.launch(
+        "project",
+        few_rows(p.out.m) ? kernel_project_q4<Form::kFew> : kernel_project_q4<Form::kMany>,
+        dim3(static_cast<unsigned>(ceil_div(p.q.rows, 16))), dim3(512), 0, 1, p.weights, p.q, p.act,
+        p.out);
     return;
   }
   const RingPlan plan(p.q, p.out.m, matrix.clusters, limits.shared, p.norm.x != nullptr);
   if (!plan.fits())
     fail(VCUDA_E_INTERNAL, "project: no ring for %d rows with %d tiles", p.out.m, p.q.tiles);
-  stream.launch("project", ring_variant(p.q.tiles).kernel[few_rows(p.out.m)],
+  stream.launch("project", ring_variant(p.q.tiles).kernel[static_cast<size_t>(form_of(p.out.m))],
                 dim3(static_cast<unsigned>(matrix.clusters * 2)), dim3(kRingThreads),
                 static_cast<size_t>(plan.bytes), 2, p, plan);
 }

@@ -48,14 +48,21 @@ void use_after(Q4Matrix&, const Q4Matrix& next);
 // Whether the projection's own kernel can make the norm in front of it.
 bool takes_norm(const Q4Matrix&, int m, const Limits&);
 
-// Rows [8*block, ...) of m: act: all quantized rows; or norm: rows before their norm, where
-// takes_norm; y [m, ld]. floats: rows of the same projection that the ring computes too.
+// What all rows of a step become.
+struct Projected {
+  float* y;  // [m, ld]; NULL: of a matrix in units only swiglu
+  int ld;
+  bool add;          // y +=
+  FloatRows beside;  // rows of the same projection that the ring computes too
+  // Of a matrix in units: [m, rows / 2], and the same quantized; NULL together: only y.
+  float* swiglu;
+  uint8_t* swiglu_act;
+};
+
+// Rows [8*block, ...) of m. act: all quantized rows; or norm: rows before their norm, where
+// takes_norm.
 Projection projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm, int m,
-                      float* y, int ld, bool add, const FloatRows& floats);
-// Of a matrix in units: y may be NULL; so may x [m, rows / 2] and out, all quantized rows,
-// together.
-Projection gated_projection(const Q4Matrix&, int block, const uint8_t* act, const NormInput& norm,
-                            int m, float* y, float* x, uint8_t* out);
+                      const Projected& to);
 
 void project_q4(const Q4Matrix&, const Limits&, const Projection&, const Stream&);
 

@@ -94,7 +94,7 @@ class Projecting {
   Projecting(const Projecting&) = delete;
 
   // Empty, or what is wrong.
-  template <int R, bool Few>
+  template <int R, Form F>
   std::string run() {
     const int m = c_.m, half = c_.rows / 2;
     Q4Shape q{c_.rows, c_.groups, 2, kConsumers, R, 0};
@@ -102,9 +102,10 @@ class Projecting {
     if (c_.gated) q.gated = clusters;
     RingPlan plan(q, m, clusters, kShared, c_.norm);
     if (c_.stages && c_.stages < plan.stages)
-      plan = RingPlan(q, m, clusters,
-                      plan.ring + c_.stages * plan.stage + (Few && !c_.norm ? kBesideBytes : 0),
-                      c_.norm);
+      plan = RingPlan(
+          q, m, clusters,
+          plan.ring + c_.stages * plan.stage + (F != Form::kMany && !c_.norm ? kBesideBytes : 0),
+          c_.norm);
     if (!plan.fits() || plan.bytes > kShared) return "no ring";
 
     Aligned<uint32_t> weights(q.bytes() / 4);
@@ -135,8 +136,8 @@ class Projecting {
         c_.seed, dim3(static_cast<unsigned>(2 * clusters)), kRingThreads,
         {memory, 2 * bytes, 2 * bytes + 1024},
         [&] {
-          project_ring<R, Few>(memory + static_cast<size_t>(ClusterEmulation::rank()) * bytes, p,
-                               plan);
+          project_ring<R, F>(memory + static_cast<size_t>(ClusterEmulation::rank()) * bytes, p,
+                             plan);
         },
         2);
     if (fault) return fault;
@@ -213,15 +214,22 @@ class Projecting {
   std::vector<uint8_t> swiglu_act_;
 };
 
+template <int R>
+std::string run(Projecting p, int m) {
+  switch (form_of(m)) {
+    case Form::kPairs: return p.run<R, Form::kPairs>();
+    case Form::kFew: return p.run<R, Form::kFew>();
+    default: return p.run<R, Form::kMany>();
+  }
+}
+
 std::string run(Backend& cpu, const Case& c) {
-  Projecting p(cpu, c);
-  const bool few = few_rows(c.m);
   switch (c.tiles) {
-    case 2: return few ? p.run<2, true>() : p.run<2, false>();
-    case 5: return few ? p.run<5, true>() : p.run<5, false>();
-    case 7: return few ? p.run<7, true>() : p.run<7, false>();
-    case 8: return few ? p.run<8, true>() : p.run<8, false>();
-    default: return few ? p.run<11, true>() : p.run<11, false>();
+    case 2: return run<2>({cpu, c}, c.m);
+    case 5: return run<5>({cpu, c}, c.m);
+    case 7: return run<7>({cpu, c}, c.m);
+    case 8: return run<8>({cpu, c}, c.m);
+    default: return run<11>({cpu, c}, c.m);
   }
 }
 
@@ -232,7 +240,7 @@ int main() {
   int cases = 0, failures = 0;
   for (int tiles : {2, 5, 7, 8, 11})
     for (int m = 1; m <= 8; ++m)
-      for (int i = 0; i < 12; ++i) {
+      for (int i = 0; i < 16; ++i) {
         Case c{};
         c.tiles = tiles, c.m = m, c.seed = static_cast<unsigned>(++cases);
         const auto stream = arith::SynthStream::of(6, c.seed);
@@ -242,16 +250,18 @@ int main() {
         const bool behind_norm = tiles >= 7;
         c.norm = behind_norm && m <= 2 && kind != 2 && one_of({0, 1, 1});
         c.add = kind == 2, c.gated = kind == 3 && behind_norm;
-        c.floats = kind == 1 ? one_of({1, 3, 4}) : 0;
+        c.floats = kind == 1 ? one_of({1, 3, 4, 8}) : 0;
         const int given = one_of({0, 1, 2});
         c.outputs = !c.gated || given != 0, c.swiglu = c.gated && given != 1;
         // Few groups and many: of a part of a superstep, of ten.
         c.groups =
             one_of(c.norm ? std::vector<int>{9, 31, 40, 160} : std::vector<int>{9, 16, 23, 31, 40});
-        c.clusters = one_of({1, 2, 3}), c.stages = one_of({0, 2, 3, 4});
+        c.clusters = one_of({1, 2, 3, 5}), c.stages = one_of({0, 2, 3, 4});
         const int slabs =
             one_of(c.groups > 40 ? std::vector<int>{1, 2} : std::vector<int>{1, 2, 4, 6});
-        c.rows = c.gated ? (tiles * slabs + 3) / 4 * 64 : tiles * slabs * 16 - one_of({0, 5, 10});
+        // Units fill the slabs, or are any number.
+        const int units = one_of({(tiles * slabs + 3) / 4, 1, 9, 22, 33});
+        c.rows = c.gated ? units * 64 : tiles * slabs * 16 - one_of({0, 5, 10});
         const std::string what = run(*cpu, c);
         if (what.empty()) continue;
         std::printf(

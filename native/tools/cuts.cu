@@ -94,7 +94,7 @@ class Sweep {
   }
 
   Projection to(const Q4Matrix& matrix, int m, int y) const {
-    return projection(matrix, 0, act_, {}, m, y_[y], shape_->rows, false, {});
+    return projection(matrix, 0, act_, {}, m, {y_[y], shape_->rows, false, {}, nullptr, nullptr});
   }
 
   bool equal(const Q4Matrix& matrix, int m) {

@@ -9,15 +9,16 @@ namespace vcuda::gpu {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 // A thread of kRingThreads; memory: the block's, plan.bytes of it.
-template <int R, bool Few>
+template <int R, Form F>
 __device__ __forceinline__ void project_ring(uint8_t* memory, const Projection& p,
                                              const RingPlan& plan) {
+  constexpr bool kFew = F != Form::kMany;
   const RingBlock block(memory, plan);
-  block.init<Few>(plan, p.out.m);
+  block.init<kFew>(plan, p.out.m);
   const int warp = threadIdx.x / 32;
   if (warp == kConsumers) {
     if (threadIdx.x % 32 == 0) {
-      RingProducer<Few> producer(block, plan, p);
+      RingProducer<kFew> producer(block, plan, p);
       producer.fill();
       producer.run();
       producer.run_ahead();
@@ -26,33 +27,29 @@ __device__ __forceinline__ void project_ring(uint8_t* memory, const Projection& 
     cluster_wait();
   } else if (warp > kConsumers) {
     wait_for_predecessor();
-    if (warp == kConsumers + 1) ring_first_inputs<kTakesNorm<R, Few>>(block, plan, p);
+    if (warp == kConsumers + 1) ring_first_inputs<kTakesNorm<R, F>>(block, plan, p);
     cluster_wait();
     if (plan.staying) barrier_wait(&block.bars->factored, 0);
     const int reducer = warp - kConsumers - 1;
     if constexpr (kBehindNorm<R>)
-      if (p.q.gated) return ring_gate<R, Few>(block, plan, p, reducer);
-    ring_reduce<R, Few>(block, plan, p, reducer);
+      if (p.q.gated) return ring_gate<R, F>(block, plan, p, reducer);
+    ring_reduce<R, F>(block, plan, p, reducer);
   } else {
-    if (kTakesNorm<R, Few> && plan.staying) {
-      ring_normalize(block, plan, p);
-      ring_consume<R, Few, true>(block, plan, p);
-    } else {
-      ring_consume<R, Few, false>(block, plan, p);
-    }
+    if (kTakesNorm<R, F> && plan.staying) ring_normalize(block, plan, p);
+    ring_consume<R, F>(block, plan, p);
     cluster_wait();
   }
 }
 #endif
 
-// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, Few == few_rows(p.out.m). Registers:
+// grid: clusters of 2 blocks of kRingThreads; p.q.tiles == R, F == form_of(p.out.m). Registers:
 // with few rows small operations' blocks fit beside.
-template <int R, bool Few>
-static __global__ void __maxnreg__(Few ? 144 : 168)
+template <int R, Form F>
+static __global__ void __maxnreg__(F == Form::kMany ? 168 : 144)
     kernel_project_ring(Projection p, RingPlan plan) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
   extern __shared__ __align__(128) uint8_t shared[];
-  project_ring<R, Few>(shared, p, plan);
+  project_ring<R, F>(shared, p, plan);
 #endif
 }
 

@@ -21,10 +21,10 @@ namespace vcuda::gpu {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
-// A thread's part of a cell: R tiles at one group.
-template <int R>
+// A thread's part of a cell: R tiles at one group; scales of its tile of each pair, or of all.
+template <int R, Form F>
 struct Cell {
-  uint32_t words[R][2], scales[R];
+  uint32_t words[R][2], scales[tile_sums(R, F)];
 
   __device__ __forceinline__ void load(const uint8_t* cell, int lane) {
 #pragma unroll
@@ -39,19 +39,30 @@ struct Cell {
     }
     constexpr int kFours = R / 4 * 4, kRest = R % 4;
     cell += R * 256;
+    if constexpr (F == Form::kPairs) {
+      const int row = lane / 4, second = lane % 4 / 2;
 #pragma unroll
-    for (int r = 0; r < kFours; r += 4) {
-      const uint4 v = *reinterpret_cast<const uint4*>(cell + r * 32 + lane / 4 * 16);
-      scales[r] = v.x, scales[r + 1] = v.y, scales[r + 2] = v.z, scales[r + 3] = v.w;
-    }
-    if constexpr (kRest == 2) {
-      const uint2 v = *reinterpret_cast<const uint2*>(cell + kFours * 32 + lane / 4 * 8);
-      scales[kFours] = v.x, scales[kFours + 1] = v.y;
+      for (int r = 0; r < R; r += 2) {
+        scales[r / 2] = *reinterpret_cast<const uint32_t*>(
+            r < kFours ? cell + r / 4 * 128 + row * 16 + (r % 4 + second) * 4
+                       : cell + kFours * 32 +
+                             (row * kRest + (r + 1 < R ? r - kFours + second : r - kFours)) * 4);
+      }
     } else {
 #pragma unroll
-      for (int r = 0; r < kRest; ++r)
-        scales[kFours + r] =
-            *reinterpret_cast<const uint32_t*>(cell + kFours * 32 + (lane / 4 * kRest + r) * 4);
+      for (int r = 0; r < kFours; r += 4) {
+        const uint4 v = *reinterpret_cast<const uint4*>(cell + r * 32 + lane / 4 * 16);
+        scales[r] = v.x, scales[r + 1] = v.y, scales[r + 2] = v.z, scales[r + 3] = v.w;
+      }
+      if constexpr (kRest == 2) {
+        const uint2 v = *reinterpret_cast<const uint2*>(cell + kFours * 32 + lane / 4 * 8);
+        scales[kFours] = v.x, scales[kFours + 1] = v.y;
+      } else {
+#pragma unroll
+        for (int r = 0; r < kRest; ++r)
+          scales[kFours + r] =
+              *reinterpret_cast<const uint32_t*>(cell + kFours * 32 + (lane / 4 * kRest + r) * 4);
+      }
     }
   }
 };
@@ -224,24 +235,26 @@ __device__ __forceinline__ void ring_first_inputs(const RingBlock& b, const Ring
 }
 
 // A warp.
-template <int R, bool Few, bool Staying>
+template <int R, Form F>
 __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan& plan,
                                              const Projection& p) {
   static_assert(R <= kMostTiles);
+  constexpr int kSums = tile_sums(R, F);
   const Q4Shape& q = p.q;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int supersteps = plan.supersteps;
   const int own_groups =
       (q.groups - b.rank * kConsumers - warp + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
-  const ActOffsets<Few> offsets(lane, p.out.m);
-  const int own_act = warp * act_stride(p.out.m) + (Staying ? 0 : plan.act);
-  TileSum<Few>* sums = reinterpret_cast<TileSum<Few>*>(b.shared + plan.sums) + warp * R * 32 + lane;
+  const ActOffsets<F> offsets(lane, p.out.m);
+  const bool staying = kTakesNorm<R, F> && plan.staying;
+  const int own_act = warp * act_stride(p.out.m) + (staying ? 0 : plan.act);
+  TileSum<F>* sums = reinterpret_cast<TileSum<F>*>(b.shared + plan.sums) + warp * kSums * 32 + lane;
   const uint8_t* stages = b.shared + plan.ring;
   RingCursor at;
   uint32_t taken = 1;  // parity
 #pragma unroll 1
   for (int slab = 0; slab < b.slabs; ++slab, taken ^= 1) {
-    TileSum<Few> sum[R] = {};
+    TileSum<F> sum[kSums] = {};
     const uint8_t* act = b.shared + plan.staying;
 #pragma unroll 1
     for (int s = 0; s < supersteps; ++s) {
@@ -250,19 +263,25 @@ __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan&
       barrier_wait(&b.bars->full[at.stage], at.parity);
       at.next(plan);
       // What the arithmetic needs first comes first.
-      const ActFragment<Few> x = offsets.load((Staying ? act : stage) + own_act);
-      if (Staying) act += plan.superstep;
-      Cell<R> cell;
+      const auto x = offsets.load((staying ? act : stage) + own_act);
+      if (kTakesNorm<R, F>) act += plan.superstep;
+      Cell<R, F> cell;
       cell.load(stage + warp * (R * kTileBytes), lane);
       // Given back when the reads have come, so that nothing waits for them; with many tiles they
       // are better among the arithmetic than all before it.
-      constexpr int kGivenBack = R > 8 ? R - 3 : R > 2 ? 2 : R - 1;
+      constexpr int kGivenBack = (R > 8 ? R - 3 : R > 2 ? 2 : R - 1) / together(F);
       if (s < own_groups) {
-        const TileMath<Few> math(x);
+        const TileMath<F> math(x, lane);
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-          math.add(sum[r], cell.words[r][0], cell.words[r][1], cell.scales[r]);
-          if (r == kGivenBack) barrier_give_back(empty, lane);
+        for (int i = 0; i < kSums; ++i) {
+          if constexpr (F == Form::kPairs) {
+            if (2 * i + 1 < R)
+              math.add(sum[i], cell.words[2 * i], cell.words[2 * i + 1], cell.scales[i]);
+            else math.add(sum[i], cell.words[2 * i], cell.scales[i]);
+          } else {
+            math.add(sum[i], cell.words[i], cell.scales[i]);
+          }
+          if (i == kGivenBack) barrier_give_back(empty, lane);
         }
       } else {
         barrier_give_back(empty, lane);
@@ -270,8 +289,26 @@ __device__ __forceinline__ void ring_consume(const RingBlock& b, const RingPlan&
     }
     barrier_wait(&b.bars->taken, taken);  // the sums of the slab before
 #pragma unroll
-    for (int r = 0; r < R; ++r) sums[r * 32] = unscaled(sum[r]);
+    for (int i = 0; i < kSums; ++i) sums[i * 32] = unscaled(sum[i]);
     barrier_arrive(&b.bars->sums);
+  }
+}
+
+// A reducer's share of a slab's tiles: take(tile, the sum of this block's lanes).
+template <int R, Form F, class Take>
+__device__ __forceinline__ void ring_add_lanes(const RingBlock& b, const RingPlan& plan,
+                                               int reducer, Take take) {
+  constexpr int kSums = tile_sums(R, F);
+  const TileSum<F>* sums =
+      reinterpret_cast<const TileSum<F>*>(b.shared + plan.sums) + threadIdx.x % 32;
+#pragma unroll 1
+  for (int i = reducer; i < kSums; i += kReducers) {
+    const TileSum<F> v = tree<kConsumers>(sums + i * 32, kSums * 32);
+    take(i * together(F), v);
+    if constexpr (F == Form::kPairs) {
+      const TileSum<F> second = second_of_pair(v);
+      if (2 * i + 1 < R) take(2 * i + 1, second);
+    }
   }
 }
 #endif

@@ -67,14 +67,13 @@ __device__ __forceinline__ void gated_shared(const Projection& p, int i, int uni
 }
 
 // As ring_reduce. Units belong to the blocks in turn, shared tiles to the first.
-template <int R, bool Few>
+template <int R, Form F>
 __device__ __forceinline__ void ring_gate(const RingBlock& b, const RingPlan& plan,
                                           const Projection& p, int reducer) {
   static_assert(R >= 4 && kReducers >= 3, "a unit lies in two slabs at most; a shared tile a warp");
-  using Sum = TileSum<Few>;
+  using Sum = TileSum<F>;
   const int lane = threadIdx.x % 32, units = p.q.rows / (2 * arith::kGroup);
   const GatedCluster own(b.first, b.step, plan.slabs_each, plan.slabs_more, R);
-  const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
   Sum* kept = reinterpret_cast<Sum*>(b.shared + plan.kept) + lane;
   auto exists = [&](int i) { return own.tile(i) < 4 * units; };
   auto ours = [&](int i) { return (i < own.spare ? 0 : (i - own.spare) / 4 % 2) == b.rank; };
@@ -89,14 +88,12 @@ __device__ __forceinline__ void ring_gate(const RingBlock& b, const RingPlan& pl
       if (lane == 0) barrier_expect(arrived, static_cast<uint32_t>(count * 32 * sizeof(Sum)));
     }
     barrier_wait(&b.bars->sums, static_cast<uint32_t>(parity));
-#pragma unroll 1
-    for (int i = reducer; i < R; i += kReducers) {
-      if (!exists(first + i)) continue;
-      const Sum v = tree<kConsumers>(sums + i * 32 + lane, R * 32);
+    ring_add_lanes<R, F>(b, plan, reducer, [&](int i, Sum v) {
+      if (!exists(first + i)) return;
       Sum* place = inbox + (b.rank * R + i) * 32;
       if (ours(first + i)) *place = v;
       else send(place, arrived, 1 - b.rank, v);
-    }
+    });
     barrier_arrive(&b.bars->taken);
     named_barrier<1, kReducers * 32>();  // this block's own sums
     barrier_wait_cluster(arrived, static_cast<uint32_t>(pass) / 2 % 2);

@@ -37,8 +37,8 @@ struct FloatRows {
 template <int R>
 constexpr bool kBehindNorm = R >= 7;
 // Whether a kernel has the code of the norm.
-template <int R, bool Few>
-constexpr bool kTakesNorm = kBehindNorm<R>&& Few;
+template <int R, Form F>
+constexpr bool kTakesNorm = kBehindNorm<R>&& F == Form::kPairs;
 
 // Rows that are not normalized yet (norm_row.cuh).
 struct NormInput {
@@ -104,7 +104,8 @@ struct RingPlan {
     supersteps = q.supersteps();
     slabs_each = q.slabs() / clusters, slabs_more = q.slabs() % clusters;
     sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
-    const int lane_sums = kConsumers * tiles * tile, rows = stay ? row_bytes(q, m) : 0;
+    const int lane_sums = kConsumers * tile_sums(tiles, form_of(m)) * tile,
+              rows = stay ? row_bytes(q, m) : 0;
     exchange = sums + (rows > lane_sums ? rows : lane_sums);
     inbox = cluster * (q.gated ? tiles : (tiles + 1) / cluster) * tile;
     kept = exchange + 2 * inbox;

@@ -47,31 +47,32 @@ __device__ __forceinline__ void ring_float_row(const RingBlock& b, const Project
 }
 
 // reducer: 0 .. kReducers-1, a warp. What the results are added to must be there.
-template <int R, bool Few>
+template <int R, Form F>
 __device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& plan,
                                             const Projection& p, int reducer) {
-  const Q4Shape& q = p.q;
   const Output& out = p.out;
-  const int lane = threadIdx.x % 32, slab_tiles = q.tiles;
+  const int lane = threadIdx.x % 32;
   // With many rows two at a time, so that all tasks are one round.
-  constexpr int kRows = kBehindNorm<R> && !Few ? 2 : 1;
+  constexpr int kRows = kBehindNorm<R> && F == Form::kMany ? 2 : 1;
   const int pairs = ceil_div(out.m, kRows);
+  // A block's reducers have neighbouring rows and the same activations.
+  const int threes = ceil_div(p.floats.rows, kReducers);
 #pragma unroll 1
-  for (int task = blockIdx.x * kReducers + reducer; task < p.floats.rows * pairs;
-       task += gridDim.x * kReducers) {
+  for (int task = blockIdx.x; task < threes * pairs; task += gridDim.x) {
     // The last two overlap where m is odd: both give the same bits.
-    const int r = task / pairs, i = min(task % pairs * kRows, out.m - kRows);
+    const int r = task % threes * kReducers + reducer,
+              i = min(task / threes * kRows, out.m - kRows);
+    if (r >= p.floats.rows) continue;
     float sum[kRows];
-    ring_float_row<kTakesNorm<R, Few>>(b, p, r, i, lane, sum);
+    ring_float_row<kTakesNorm<R, F>>(b, p, r, i, lane, sum);
 #pragma unroll
     for (int y = 0; y < kRows; ++y)
       if (lane == 0) p.floats.y[static_cast<size_t>(i + y) * out.ld + r] = sum[y];
   }
 
-  using Sum = TileSum<Few>;
-  const Sum* sums = reinterpret_cast<const Sum*>(b.shared + plan.sums);
-  const int owned_most = (slab_tiles + 1) / 2, owned = (slab_tiles - b.rank + 1) / 2,
-            other = 1 - b.rank;
+  using Sum = TileSum<F>;
+  constexpr int kOwnedMost = (R + 1) / 2;
+  const int owned = (R - b.rank + 1) / 2;
   uint32_t passes = 0;
 #pragma unroll 1
   for (int slab = b.first; passes < static_cast<uint32_t>(b.slabs); slab += b.step, ++passes) {
@@ -82,25 +83,23 @@ __device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& 
 #pragma unroll
     for (int j = 0; j < kOwned; ++j)
       if (const int i = reducer + j * kReducers; i < owned)
-        before[j] = out.load<Sum>(slab * slab_tiles + i * 2 + b.rank, lane);
+        before[j] = out.load<Sum>(slab * R + i * 2 + b.rank, lane);
     if (reducer == 0 && lane == 0)
       barrier_expect(arrived, static_cast<uint32_t>(owned * 32 * sizeof(Sum)));
     barrier_wait(&b.bars->sums, passes % 2);
-#pragma unroll 1
-    for (int i = reducer; i < slab_tiles; i += kReducers) {
-      const Sum v = tree<kConsumers>(sums + i * 32 + lane, slab_tiles * 32);
-      Sum* place = inbox + (b.rank * owned_most + i / 2) * 32 + lane;
-      if (i % 2 == b.rank) *place = v;
-      else send(place, arrived, other, v);
-    }
+    ring_add_lanes<R, F>(b, plan, reducer, [&](int tile, Sum v) {
+      Sum* place = inbox + (b.rank * kOwnedMost + tile / 2) * 32 + lane;
+      if (tile % 2 == b.rank) *place = v;
+      else send(place, arrived, 1 - b.rank, v);
+    });
     barrier_arrive(&b.bars->taken);
     named_barrier<1, kReducers * 32>();  // this block's own sums
     barrier_wait_cluster(arrived, passes / 2 % 2);
 #pragma unroll
     for (int j = 0; j < kOwned; ++j)
       if (const int i = reducer + j * kReducers; i < owned)
-        out.store(slab * slab_tiles + i * 2 + b.rank, lane,
-                  tree<2>(inbox + i * 32 + lane, owned_most * 32), before[j]);
+        out.store(slab * R + i * 2 + b.rank, lane, tree<2>(inbox + i * 32 + lane, kOwnedMost * 32),
+                  before[j]);
     named_barrier<1, kReducers * 32>();  // read before the next sums invite the next but one
   }
 }

@@ -74,7 +74,7 @@ repro: setup
 	CMAKE=$(CMAKE) .ci/repro.sh cpu
 	if command -v nvcc >/dev/null; then CMAKE=$(CMAKE) .ci/repro.sh cuda; else echo "repro: no nvcc here, the CUDA library was not built"; fi
 
-# make rebuild LABEL=cuda-m8: an archived library against what its revision builds
+# make rebuild LABEL=cuda-m8-2: an archived library against what its revision builds
 rebuild: setup
 	CMAKE=$(CMAKE) .ci/rebuild.sh $(LABEL)
 

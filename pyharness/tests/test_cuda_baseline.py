@@ -1,7 +1,7 @@
 """The CUDA library in the archive: its record from a GPU, recomputed by the CPU library built here.
 
 Whoever changes the arithmetic turns these tests red until a new CUDA library was accepted on a GPU
-(README, "A CUDA baseline").
+(README, "On a GPU").
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ for key, (count, us) in sorted(total.items()):
 print(f"sum {sum(us for _, us in total.values()):.1f} us")
 PY
          done ;;
-    sanitize) # 2026.4 or later: 2025.3's racecheck reports hazards that are none, and breaks the program (NOTES.md)
+    sanitize) # 2026.4 or later: 2025.3's racecheck ends with an internal error (NOTES.md)
               # 8 tiles: a cut whose kernels make the norm in front of them; racecheck does not end there within a minute
               for run in memcheck synccheck initcheck "racecheck --racecheck-filter-cluster-id 0" memcheck,8 synccheck,8 initcheck,8; do
                 tool=${run%,*} tiles=${run#"$tool"} tiles=${tiles#,} log=$out/${tool%% *}$tiles.log

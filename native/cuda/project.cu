@@ -40,6 +40,7 @@ Limits find_limits(const cudaDeviceProp& p, bool hopper) {
   limits.multiprocessors = p.multiProcessorCount;
   limits.shared = static_cast<int>(p.sharedMemPerBlockOptin);
   if (p.major != 9 || !hopper) return limits;
+  limits.clusters = p.multiProcessorCount / 2;  // what every kernel can have
   for (const RingVariant& v : kRing)
     for (const auto& kernel : v.kernel) {
       check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -55,18 +56,18 @@ Limits find_limits(const cudaDeviceProp& p, bool hopper) {
       config.numAttrs = 1;
       int clusters = 0;
       check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "project");
-      limits.clusters = limits.clusters == 0 ? clusters : std::min(limits.clusters, clusters);
+      limits.clusters = std::min(limits.clusters, clusters);
     }
   return limits;
 }
 
 // The simple kernel's cut: a warp a tile.
 static Q4Matrix simple_matrix(int rows, int groups) {
-  return {{rows, groups, 1, 16, 1, 0}, false, 0, nullptr, {}, {}};
+  return {{rows, groups, 1, 1, 0}, false, 0, nullptr, {}, {}};
 }
 
 static Q4Matrix ring_matrix(int rows, int groups, int tiles, const Limits& limits) {
-  Q4Matrix matrix{{rows, groups, 2, kConsumers, tiles, 0}, true, 0, nullptr, {}, {}};
+  Q4Matrix matrix{{rows, groups, 2, tiles, 0}, true, 0, nullptr, {}, {}};
   if (limits.clusters == 0) return matrix;
   matrix.clusters = std::min(limits.clusters, matrix.shape.slabs());
   if (!RingPlan(matrix.shape, kRowBlock, matrix.clusters, limits.shared, false).fits())
@@ -180,6 +181,10 @@ bool takes_norm(const Q4Matrix& matrix, int m, const Limits& limits) {
 
 Projection projection(const Q4Matrix& matrix, int block, const uint8_t* act, const NormInput& norm,
                       int m, const Projected& to) {
+  const bool units = matrix.shape.gated != 0;
+  if (units ? to.add || to.beside.rows : !to.y || to.swiglu)
+    fail(VCUDA_E_INTERNAL, "project: %s", units ? "gates and ups are not added to" : "no outputs");
+  if (norm.x && block) fail(VCUDA_E_INTERNAL, "project: a norm of block %d", block);
   const size_t row = static_cast<size_t>(block) * kRowBlock, ld = static_cast<size_t>(to.ld);
   const int rows = matrix.shape.rows, rest = m - block * kRowBlock;
   Projection p{};

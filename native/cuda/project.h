@@ -1,7 +1,6 @@
 // Q4 projections: how a matrix is cut (its Q4Shape), its packing, and the launch.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "cuda/device.h"

@@ -19,7 +19,7 @@ struct Place {
 // nullptr, or what is wrong.
 const char* wrong(int units, int tiles, int clusters) {
   const int rows = units * 2 * arith::kGroup;
-  Q4Shape q{rows, 16, 2, 8, tiles, 0};
+  Q4Shape q{rows, 16, 2, tiles, 0};
   q.gated = std::min(clusters, q.slabs());
   std::vector<Place> places(static_cast<size_t>(rows));
   for (int slab = 0; slab < q.slabs(); ++slab)

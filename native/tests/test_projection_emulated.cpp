@@ -8,8 +8,11 @@
 // Seen red with each of these planted: weights told before they have landed, or not at all; a stage
 // filled before it is given back, given back before it is read, full with its weights alone; lane
 // sums written over; no wait for rows, factors, the norm's end, the other block's beginning or its
-// sums; pacing by another phase; activations of another superstep, of a group too few or too many;
-// weights of another slab; a digit's weight, starts of the upper rows, another norm weight.
+// sums; reducers that do not wait for each other, before or behind the exchange; pacing by another
+// phase; activations of another superstep, of a group too few or too many; weights of another slab;
+// a digit's weight, starts of the upper rows, another norm weight; of a pair of tiles the other's
+// columns, scales or results; a float32 row left out; regions of shared memory too small; outputs
+// of a row or column too many; other weights asked for next.
 //
 // Not seen here: an access that is behind an arrival in the program and before it in time, since
 // every access of a thread is done when the next one begins (NOTES.md has that race).
@@ -51,18 +54,26 @@ std::vector<float> random_floats(uint64_t key, size_t n, float offset, float sca
   return v;
 }
 
-// Aligned as bulk copies want it.
+// Aligned as bulk copies want it; behind the end room that nobody may write.
 template <class T>
 class Aligned {
  public:
-  explicit Aligned(size_t n) : memory_(n * sizeof(T) / sizeof(float4) + 1), n_(n) {}
+  explicit Aligned(size_t n) : memory_((n * sizeof(T) + kBehind) / sizeof(float4) + 1), n_(n) {
+    std::memset(data() + n_, kPattern, kBehind);
+  }
   explicit Aligned(const std::vector<T>& v) : Aligned(v.size()) {
     std::copy(v.begin(), v.end(), data());
   }
   T* data() { return reinterpret_cast<T*>(memory_.data()); }
   bool same(const T* other) { return std::memcmp(data(), other, n_ * sizeof(T)) == 0; }
+  bool written_past() {
+    const auto* p = reinterpret_cast<const unsigned char*>(data() + n_);
+    return std::any_of(p, p + kBehind, [](unsigned char b) { return b != kPattern; });
+  }
 
  private:
+  static constexpr size_t kBehind = 1 << 14;  // a row of the outputs, say
+  static constexpr unsigned char kPattern = 0xa5;
   std::vector<float4> memory_;
   size_t n_;
 };
@@ -97,7 +108,7 @@ class Projecting {
   template <int R, Form F>
   std::string run() {
     const int m = c_.m, half = c_.rows / 2;
-    Q4Shape q{c_.rows, c_.groups, 2, kConsumers, R, 0};
+    Q4Shape q{c_.rows, c_.groups, 2, R, 0};
     const int clusters = std::min(c_.clusters, q.slabs());
     if (c_.gated) q.gated = clusters;
     RingPlan plan(q, m, clusters, kShared, c_.norm);
@@ -113,6 +124,7 @@ class Projecting {
     Aligned<float> x(x_), w(w_), h(h_), y(y_), float_w(float_w_),
         swiglu(std::vector<float>(static_cast<size_t>(c_.gated ? m * half : 0), -7.0f));
     Aligned<uint8_t> act(act_block_offset(c_.groups, 1)), swiglu_act(swiglu_act_.size());
+
     quantize_rows(h.data(), c_.cols(), m, act.data());
     Aligned<float4> shared(static_cast<size_t>(c_.rows) / 16 * 32 + 1);
     std::vector<int> arrived(static_cast<size_t>(c_.rows) / 64 + 1);
@@ -128,6 +140,13 @@ class Projecting {
     p.gated = {c_.swiglu ? swiglu.data() : nullptr, c_.swiglu ? swiglu_act.data() : nullptr,
                shared.data(), arrived.data()};
 
+    // The next projection's weights: these ones again.
+    const uint32_t stride =
+        static_cast<uint32_t>(q.bytes() / static_cast<size_t>(2 * clusters)) / 128 * 128;
+    p.next = {p.weights, static_cast<uint32_t>(2 * clusters), stride, std::min(stride, 4096u)};
+    cluster_emulation.ahead = reinterpret_cast<const char*>(p.weights);
+    cluster_emulation.ahead_bytes = q.bytes(), cluster_emulation.prefetches = 0;
+
     alignas(128) static uint8_t memory[2 * kShared + 1024];
     const size_t bytes = static_cast<size_t>(plan.bytes + 127) / 128 * 128;
     cluster_emulation.clear();
@@ -142,6 +161,9 @@ class Projecting {
         2);
     if (fault) return fault;
     if (cluster_emulation.open()) return "the end came before something that was on its way";
+    if (y.written_past() || swiglu.written_past() || swiglu_act.written_past())
+      return "a write past the outputs";
+    if (cluster_emulation.prefetches != p.next.blocks) return "a block that asked for nothing next";
     if (c_.outputs && !y.same(expected_.data())) return "outputs differ";
     if (c_.swiglu && !swiglu.same(expected_swiglu_)) return "swiglu differs";
     if (c_.swiglu && !swiglu_act.same(swiglu_act_.data())) return "the quantized swiglu differs";
@@ -240,28 +262,35 @@ int main() {
   int cases = 0, failures = 0;
   for (int tiles : {2, 5, 7, 8, 11})
     for (int m = 1; m <= 8; ++m)
-      for (int i = 0; i < 16; ++i) {
+      for (int i = 0; i < (tiles >= 7 ? 28 : 16); ++i) {
         Case c{};
         c.tiles = tiles, c.m = m, c.seed = static_cast<unsigned>(++cases);
         const auto stream = arith::SynthStream::of(6, c.seed);
         uint64_t drawn = 0;
-        auto one_of = [&](std::vector<int> v) { return v[stream.word(drawn++) % v.size()]; };
-        const int kind = i % 4;  // plain, with float32 rows, added to, gated
+        auto below = [&](int n) {
+          return static_cast<int>(stream.word(drawn++) % static_cast<uint64_t>(n));
+        };
+        auto one_of = [&](std::vector<int> v) {
+          return v[static_cast<size_t>(below(static_cast<int>(v.size())))];
+        };
+        const bool passes = i >= 16;          // of gated rows many, and little in each
+        const int kind = passes ? 3 : i % 4;  // plain, with float32 rows, added to, gated
         const bool behind_norm = tiles >= 7;
         c.norm = behind_norm && m <= 2 && kind != 2 && one_of({0, 1, 1});
         c.add = kind == 2, c.gated = kind == 3 && behind_norm;
         c.floats = kind == 1 ? one_of({1, 3, 4, 8}) : 0;
         const int given = one_of({0, 1, 2});
         c.outputs = !c.gated || given != 0, c.swiglu = c.gated && given != 1;
-        // Few groups and many: of a part of a superstep, of ten.
-        c.groups =
-            one_of(c.norm ? std::vector<int>{9, 31, 40, 160} : std::vector<int>{9, 16, 23, 31, 40});
-        c.clusters = one_of({1, 2, 3, 5}), c.stages = one_of({0, 2, 3, 4});
-        const int slabs =
-            one_of(c.groups > 40 ? std::vector<int>{1, 2} : std::vector<int>{1, 2, 4, 6});
-        // Units fill the slabs, or are any number.
-        const int units = one_of({(tiles * slabs + 3) / 4, 1, 9, 22, 33});
-        c.rows = c.gated ? units * 64 : tiles * slabs * 16 - one_of({0, 5, 10});
+        // Few groups and many: of a part of a superstep, where a block may have none, of ten.
+        c.groups = passes   ? 1 + below(16)
+                   : c.norm ? one_of({7, 9, 31, 40, 160})
+                            : one_of({1, 8, 9, 16, 23, 31, 40});
+        c.clusters = passes ? 1 + below(3) : one_of({1, 2, 3, 5});
+        c.stages = one_of({0, 2, 3, 4});
+        const int slabs = c.groups > 40 ? one_of({1, 2}) : one_of({1, 2, 4, 6});
+        // Units fill the slabs, or are any number; the last slab's other rows are whole or not.
+        const int units = passes ? 10 + below(30) : one_of({(tiles * slabs + 3) / 4, 1, 9, 22, 33});
+        c.rows = c.gated ? units * 64 : tiles * slabs * 16 - one_of({0, 5, 10, below(tiles * 16)});
         const std::string what = run(*cpu, c);
         if (what.empty()) continue;
         std::printf(

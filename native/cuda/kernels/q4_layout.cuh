@@ -3,10 +3,9 @@
 //
 // A tile is 16 rows by one group of 32 inputs: 256 bytes of nibbles and 16 float16 scales, the A
 // fragment of mma.sync.m16n8k32. A cell is what one warp does in one superstep (16 groups, one of
-// each of the contract's lanes): `tiles` tiles of consecutive rows at one group. A slab is `tiles *
-// split` tiles of rows over all inputs; a cluster of `cluster` blocks walks it, and block `rank`
-// owns the lanes [rank*per_block, ...): warp w of a block has lane rank*per_block + w % per_block
-// and the tiles [w / per_block * tiles, ...). In memory: [slab][rank][superstep][warp] cells.
+// each of the contract's lanes): `tiles` tiles of consecutive rows at one group. A slab is these
+// rows over all inputs; a cluster of `cluster` blocks walks it, and warp w of block `rank` has the
+// lane rank * warps + w. In memory: [slab][rank][superstep][warp] cells.
 //
 // Gates and ups (Q4Shape::gated): four tiles are a unit, what silu(gate) * up of a group of 32
 // takes: gates 4k, 4k+1 (rows k, k+8 of the tile), gates 4k+2, 4k+3, then the ups. GatedCluster
@@ -29,23 +28,19 @@ struct GatedCluster;
 
 struct Q4Shape {
   int rows, groups;
-  int cluster;  // blocks that share a slab: 1, 2, 4 or 8
-  int warps;    // consumer warps of a block
-  int tiles;    // of a cell
+  int cluster;  // blocks that share a slab: 1 or 2
+  int tiles;    // of a cell, and so of a slab
   int gated;    // clusters of the grid, where the rows are gates, then ups; else 0
 
-  __host__ __device__ int per_block() const { return arith::kQ4Lanes / cluster; }
-  __host__ __device__ int split() const { return warps / per_block(); }
-  __host__ __device__ int slab_tiles() const { return tiles * split(); }
-  __host__ __device__ int slabs() const {
-    return ((rows + 15) / 16 + slab_tiles() - 1) / slab_tiles();
-  }
+  __host__ __device__ int warps() const { return arith::kQ4Lanes / cluster; }  // of a block
+  __host__ __device__ int slabs() const { return ((rows + 15) / 16 + tiles - 1) / tiles; }
   __host__ __device__ int supersteps() const {
     return (groups + arith::kQ4Lanes - 1) / arith::kQ4Lanes;
   }
   __host__ __device__ int cell_bytes() const { return tiles * kTileBytes; }
   __host__ __device__ size_t cell(int slab, int rank, int superstep, int warp) const {
-    return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps + warp;
+    return ((static_cast<size_t>(slab) * cluster + rank) * supersteps() + superstep) * warps() +
+           warp;
   }
   __host__ __device__ size_t bytes() const { return cell(slabs(), 0, 0, 0) * cell_bytes(); }
   __host__ __device__ GatedCluster gated_cluster(int cluster) const;
@@ -80,7 +75,7 @@ __host__ __device__ inline GatedCluster Q4Shape::gated_cluster(int cluster) cons
 }
 
 __host__ __device__ inline int Q4Shape::row(int slab, int tile, int r) const {
-  if (!gated) return (slab * slab_tiles() + tile) * 16 + r;
+  if (!gated) return (slab * tiles + tile) * 16 + r;
   const int i = gated_cluster(slab % gated).tile(slab / gated * tiles + tile), place = i % 4;
   if (i * 16 >= rows) return rows;
   return place / 2 * (rows / 2) + i / 4 * arith::kGroup + r % 8 * 4 + place % 2 * 2 + r / 8;
@@ -135,13 +130,11 @@ static __global__ void __launch_bounds__(256)
   const int words = q.cell_bytes() / 4;
   const size_t cell = index / words;
   if (cell >= q.cell(q.slabs(), 0, 0, 0)) return;
-  const int warp = static_cast<int>(cell % q.warps),
-            superstep = static_cast<int>(cell / q.warps % q.supersteps());
-  const int block = static_cast<int>(cell / q.warps / q.supersteps()), rank = block % q.cluster,
+  const int warp = static_cast<int>(cell % q.warps()),
+            superstep = static_cast<int>(cell / q.warps() % q.supersteps());
+  const int block = static_cast<int>(cell / q.warps() / q.supersteps()), rank = block % q.cluster,
             slab = block / q.cluster;
-  const int lane = rank * q.per_block() + warp % q.per_block(),
-            group = superstep * arith::kQ4Lanes + lane;
-  const int tile0 = warp / q.per_block() * q.tiles;
+  const int lane = rank * q.warps() + warp, group = superstep * arith::kQ4Lanes + lane;
 
   int i = static_cast<int>(index % words), tile, thread, word;
   if (i < q.tiles * 64) {
@@ -155,8 +148,7 @@ static __global__ void __launch_bounds__(256)
     auto nibbles = [&](int row) {
       return group >= q.groups ? 0x08080808u : q4_quad(all, row, q.groups, group, quad);
     };
-    const uint32_t low = nibbles(q.row(slab, tile0 + tile, r)),
-                   high = nibbles(q.row(slab, tile0 + tile, r + 8));
+    const uint32_t low = nibbles(q.row(slab, tile, r)), high = nibbles(q.row(slab, tile, r + 8));
     to[index] = low | high << 4;
     return;
   }
@@ -169,7 +161,7 @@ static __global__ void __launch_bounds__(256)
     tile = q.tiles / 4 * 4 + i % (q.tiles % 4), r = i / (q.tiles % 4);
   }
   auto scale = [&](int row) { return group >= q.groups ? 0 : q4_scale(all, row, q.groups, group); };
-  to[index] = scale(q.row(slab, tile0 + tile, r)) | scale(q.row(slab, tile0 + tile, r + 8)) << 16;
+  to[index] = scale(q.row(slab, tile, r)) | scale(q.row(slab, tile, r + 8)) << 16;
 }
 
 }  // namespace vcuda::gpu

@@ -7,11 +7,11 @@
 //
 // Integer accumulators start at kMagicBits and so end as floats F = M + s, M = 1.5 * 2^23, of a
 // digit's sum s. With the activations' scale x the contract's float(c) * x, c = 65536 s2 + 256 s1 +
-// s0, is three fma: t = 65536 x F2 - 65793 M x = x (65536 s2 - 257 M), u = 256 x F1 + t = x (65536
-// s2
-// + 256 s1 - M), x F0 + u. t and u are exact: multiples of 2^8 x below 2^32 x (rows 8..15: of 2^12
-// x, below 2^36 x). The last fma rounds as the contract's conversion of c does, and the scale being
-// a power of two, the product with the weights' scale is the contract's term.
+// s0, is three fma: t = 65536 x F2 - 65793 M x = x (65536 s2 - 257 M), then u = 256 x F1 + t, which
+// is x (65536 s2 + 256 s1 - M), then x F0 + u. t and u are exact: multiples of 2^8 x below 2^32 x
+// (rows 8..15: of 2^12 x, below 2^36 x). The last fma rounds as the contract's conversion of c
+// does, and the scale being a power of two, the product with the weights' scale is the contract's
+// term.
 #pragma once
 
 #include <type_traits>

@@ -19,6 +19,8 @@ constexpr int kStages = 16;                         // of a ring at most
 constexpr int kAheadBytes = 32 << 10;               // of the next projection, a block
 constexpr int kMostTiles = 12;                      // of a slab
 constexpr int kOwned = kMostTiles / 2 / kReducers;  // tiles that one reducer writes
+// Of a slab's tiles the blocks of a cluster write every other one: the first so many.
+__host__ __device__ __forceinline__ constexpr int owned_tiles(int tiles) { return (tiles + 1) / 2; }
 // Of a norm that the projection makes itself (ring_norm.cuh): teams of threads; rows and supersteps
 // at most.
 constexpr int kNormTeams = kConsumers * 32 / kNormThreads;
@@ -32,8 +34,8 @@ struct FloatRows {
   int rows, cols;
 };
 
-// Projections behind a norm, which may have float32 rows or be gates and ups, have as many tiles;
-// those behind other operations fewer, and are better with fewer registers.
+// The 27B's projections behind a norm, which may have float32 rows or be gates and ups, have as
+// many tiles; those behind other operations fewer, and are better with fewer registers.
 template <int R>
 constexpr bool kBehindNorm = R >= 7;
 // Whether a kernel has the code of the norm.
@@ -99,15 +101,15 @@ struct RingPlan {
 
   // For a projection of m rows by so many clusters; limit: of shared memory.
   RingPlan(const Q4Shape& q, int m, int clusters, int limit, bool stay) {
-    constexpr int cluster = 2;
-    const int tiles = q.tiles, tile = few_rows(m) ? 256 : 512;
+    const bool few = few_rows(m);
+    const int tiles = q.tiles, tile = few ? 256 : 512;
     supersteps = q.supersteps();
     slabs_each = q.slabs() / clusters, slabs_more = q.slabs() % clusters;
     sums = (static_cast<int>(sizeof(RingBarriers)) + 127) / 128 * 128;
     const int lane_sums = kConsumers * tile_sums(tiles, form_of(m)) * tile,
               rows = stay ? row_bytes(q, m) : 0;
     exchange = sums + (rows > lane_sums ? rows : lane_sums);
-    inbox = cluster * (q.gated ? tiles : (tiles + 1) / cluster) * tile;
+    inbox = 2 * (q.gated ? tiles : owned_tiles(tiles)) * tile;
     kept = exchange + 2 * inbox;
     ring = kept + (q.gated ? 2 * 4 * tile : 0);
     act = kConsumers * tiles * kTileBytes;
@@ -115,7 +117,6 @@ struct RingPlan {
     staying = stay ? ring : 0;
     if (stay) ring += (supersteps * superstep + 127) / 128 * 128;
     stage = act + (stay ? 0 : (superstep + 127) / 128 * 128);
-    const bool few = few_rows(m);
     const int room = (limit - ring - (few && !stay ? kBesideBytes : 0)) / stage;
     stages = std::min({few ? kStages : std::max(4, kRingBytes / act), room, kStages});
     flight = std::min(std::max(few ? 2 : 3, kFlightBytes / act), stages);

@@ -9,7 +9,7 @@ namespace vcuda::gpu {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 
 // A float32 row's products with the rows i, i + 1, ... of activations, Rows of them, by a warp.
-// Many loads go at once: this must end before the first lane sums come.
+// Many loads go at once: this should end before the first lane sums come.
 template <bool Norm, int Rows>
 __device__ __forceinline__ void ring_float_row(const RingBlock& b, const Projection& p, int r,
                                                int i, int lane, float (&sum)[Rows]) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void ring_reduce(const RingBlock& b, const RingPlan& 
   }
 
   using Sum = TileSum<F>;
-  constexpr int kOwnedMost = (R + 1) / 2;
+  constexpr int kOwnedMost = owned_tiles(R);
   const int owned = (R - b.rank + 1) / 2;
   uint32_t passes = 0;
 #pragma unroll 1

@@ -95,12 +95,19 @@ void run_cluster(unsigned threads) {
   // One block may begin when nothing goes on in the others any more.
   const unsigned blocks = threads / blockDim.x;
   unsigned late = blocks == 1 ? 1 : static_cast<unsigned>(chance() % (2 * blocks));
+  // Some warp sleeps, for much longer than warps drift apart otherwise, while others can go on.
+  unsigned asleep = 0, rounds = 0;
   while (!left.empty() && !fault) {
     std::shuffle(left.begin(), left.end(), chance);
     const long before = events;
     const auto half = chance(), awake = chance() % 2 ? half : half & chance();
-    for (Fibre* f : left)
-      if (f->index / blockDim.x != late && awake >> f->index / kWarp % 32 & 1) resume(*f);
+    if (rounds-- == 0)
+      asleep = static_cast<unsigned>(chance() % warps.size()),
+      rounds = static_cast<unsigned>(chance() % 200);
+    for (Fibre* f : left) {
+      const unsigned warp = f->index / kWarp;
+      if (f->index / blockDim.x != late && warp != asleep && awake >> warp % 32 & 1) resume(*f);
+    }
     if (events == before) {  // perhaps they wait for the others
       for (Fibre* f : left)
         if (f->index / blockDim.x != late) resume(*f);

@@ -16,6 +16,9 @@ class ClusterEmulation {
  public:
   size_t bytes = 0;  // of a block's shared memory
   unsigned chance = 1;
+  const char* ahead = nullptr;  // what may be prefetched
+  size_t ahead_bytes = 0;
+  unsigned prefetches = 0;
 
   void clear() {
     barriers_.clear(), meetings_.clear(), messages_.clear();
@@ -53,6 +56,14 @@ class ClusterEmulation {
         (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0)
       return emulation::fail("a bulk copy that is not aligned, or of no bytes");
     later(b, n, [=] { std::memcpy(to, from, n); });
+  }
+  // Only what can be: of bytes that are there, and aligned.
+  void prefetch(const void* from, size_t n) {
+    const auto* p = static_cast<const char*>(from);
+    if (n == 0 || n % 16 != 0 || reinterpret_cast<uintptr_t>(p) % 16 != 0 || p < ahead ||
+        p + n > ahead + ahead_bytes)
+      emulation::fail("a prefetch that is not aligned, of no bytes, or of others than there are");
+    ++prefetches;
   }
   template <class V>
   void send(const void* place, uint64_t* b, int to, V v) {
@@ -148,7 +159,7 @@ inline void before_bulk_copy() {}
 inline void bulk_copy(void* to, const void* from, uint32_t bytes, uint64_t* b) {
   cluster_emulation.copy(to, from, bytes, b);
 }
-inline void bulk_prefetch(const void*, uint32_t) {}
+inline void bulk_prefetch(const void* from, uint32_t n) { cluster_emulation.prefetch(from, n); }
 inline void cluster_arrive() { cluster_emulation.cluster_arrive(); }
 inline void cluster_wait() { cluster_emulation.cluster_wait(); }
 

@@ -71,12 +71,12 @@ test-gpu: native cuda
 	$(BIN)/python native/tests/test_cuda.py build/cpu/libvllm_cuda.so build/cuda/libvllm_cuda.so --checks bits,graphs,cuts,extremes,taps,memory
 
 repro: setup
-	CMAKE=$(CMAKE) .ci/repro.sh cpu
-	if command -v nvcc >/dev/null; then CMAKE=$(CMAKE) .ci/repro.sh cuda; else echo "repro: no nvcc here, the CUDA library was not built"; fi
+	CMAKE=$(CMAKE) NINJA=$(NINJA) .ci/repro.sh cpu
+	if command -v nvcc >/dev/null; then CMAKE=$(CMAKE) NINJA=$(NINJA) .ci/repro.sh cuda; else echo "repro: no nvcc here, the CUDA library was not built"; fi
 
 # make rebuild LABEL=cuda-m8-2: an archived library against what its revision builds
 rebuild: setup
-	CMAKE=$(CMAKE) .ci/rebuild.sh $(LABEL)
+	CMAKE=$(CMAKE) NINJA=$(NINJA) .ci/rebuild.sh $(LABEL)
 
 lint: setup
 	$(PIP) --require-hashes -r .requirements-lint.lock

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 for folder in "$work/a" "$work/another-folder"; do
   mkdir "$folder"
   cp -r native "$folder/native"
-  "${CMAKE:-cmake}" -S "$folder/native" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DVCUDA_BACKEND="$backend" >"$folder/log"
+  "${CMAKE:-cmake}" -S "$folder/native" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="${NINJA:-ninja}" -DCMAKE_BUILD_TYPE=Release -DVCUDA_BACKEND="$backend" >"$folder/log"
   "${CMAKE:-cmake}" --build "$folder/build" --target vllm_cuda -j2 >>"$folder/log" || { tail -n 30 "$folder/log"; exit 1; }
 done
 one=$(sha256sum <"$work/a/build/libvllm_cuda.so") two=$(sha256sum <"$work/another-folder/build/libvllm_cuda.so")

@@ -164,7 +164,11 @@ def open_record(archive: Path, pin: Path, reference: str, backend: str) -> tuple
         named = snapshot.entries[_resolve(archive, snapshot, reference, backend)].library
         kept = [i for i, e in enumerate(snapshot.entries) if e.library == named and e.record]
         if not kept:
-            raise NothingProved(f"{archive}: holds no record of a run of {named}: accept one")
+            with_record = {e.label: None for e in snapshot.entries if e.record}
+            others = f", or name one that has: {', '.join(with_record)}" if with_record else ""
+            raise NothingProved(
+                f"{archive}: holds no record of a run of {named}: accept one{others}"
+            )
         index = kept[-1]
         entry = snapshot.entries[index]
         assert entry.record is not None

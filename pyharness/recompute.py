@@ -49,6 +49,9 @@ def recompute(
     runner: Runner | None = None,
 ) -> int:
     """Exits 0 when every run that was asked for gave its recorded digests again."""
+    for path in models:
+        if not path.exists():
+            raise InputError(f"{path}: there is no such model")
     entry, data = gate.open_record(
         settings["archive"], settings["pin"], reference, settings["backend"]
     )
@@ -183,12 +186,12 @@ def _run(
 def _lines(runs: Sequence[Again], changes: Sequence[str], models: Sequence[Path]) -> list[str]:
     """One a model."""
     lines = []
-    for spec in dict.fromkeys(run.model for run in runs):
-        mine = [run for run in runs if run.model == spec]
-        slug = spec.slug
+    for name in dict.fromkeys(run.model.name for run in runs):
+        mine = [run for run in runs if run.model.name == name]
+        slug = mine[0].model.slug
         if any(run.plan is None for run in mine):
-            why = "none of the given models has its bytes" if models else "not here: give --model"
-            lines.append(f"{'not run':<12} {slug:<16} {len(mine)} runs: {spec.path} is {why}")
+            why = "none of the given models has its bytes" if models else "it is not here"
+            lines.append(f"{'not run':<12} {slug:<16} {len(mine)} runs: {why}: --model says where")
             continue
         jobs_of = {run.recorded.job for run in mine}
         red = sum(line.partition(" ")[0] in jobs_of for line in changes)

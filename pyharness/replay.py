@@ -65,7 +65,10 @@ def _open(library: LibraryRecord, settings: Settings, hint: str) -> gate.SealedL
         archived = str(e)
     path = Path(library.origin)
     if path.is_file() and _is_outside(path, settings["archive"]):
-        return gate.open_candidate(path, library.digest)
+        try:
+            return gate.open_candidate(path, library.digest)
+        except GateRefusal as e:
+            raise GateRefusal(f"{e}{hint}") from None
     raise GateRefusal(
         f"the library {library.digest} cannot be found again: {archived}; nor is it at {path}{hint}"
     )

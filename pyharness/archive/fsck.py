@@ -125,6 +125,14 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
         )
 
 
+def not_pinned(archive: Path, report: ArchiveReport) -> str:
+    """What is wrong with an archive that is whole and longer than its pin, and what to do."""
+    return (
+        f"{archive}/log: {report.entries} entries, the pin covers {report.pinned}: repeat the add "
+        "or accept that was interrupted, or restore the archive from version control"
+    )
+
+
 def entries(archive: Path, pin: Path) -> tuple[HistoryLine, ...]:
     """The libraries of the verified archive, oldest first."""
     with open_archive(archive, pin) as (_, snapshot):
@@ -137,8 +145,14 @@ def baselines(snapshot: Snapshot) -> dict[str, Digest]:
     return {b: snapshot.entries[i].library for b, i in found.items() if i is not None}
 
 
+def opened(snapshot: Snapshot) -> set[Digest]:
+    """The baselines that the pin covers: no other one is handed out."""
+    found = (snapshot.current(backend) for backend in BACKENDS)
+    return {snapshot.entries[i].library for i in found if i is not None and i < snapshot.pin.size}
+
+
 def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
-    current = baselines(snapshot).values()
+    current = opened(snapshot)
     lines: list[HistoryLine] = []
     sizes: dict[str, int] = {}  # of the last library of each backend
     for i, (entry, manifest) in enumerate(zip(snapshot.entries, snapshot.manifests, strict=True)):

@@ -60,12 +60,15 @@ class Snapshot:
 
     def current(self, backend: str) -> int | None:
         """Position of the entry that names the baseline of a backend: the one accepted last, else
-        the one added last.
+        the one added last. One that was added with the record of a run was to be accepted for it:
+        where that did not come to pass it is no baseline.
         """
         accepted = self.accepted(backend)
         if accepted is not None:
             return accepted
-        added = (i for i in range(len(self.entries)) if self.backend(i) == backend)
+        added = (
+            i for i, e in enumerate(self.entries) if self.backend(i) == backend and e.record is None
+        )
         return max(added, default=None)
 
     def added(self, library: Digest) -> LogEntry | None:

@@ -263,7 +263,13 @@ def _append(
     _extend_log(tree, snapshot, entry)
     grown = read_snapshot(tree, pin)
     checks.check_blob(tree, library.digest, library.size_bytes)
-    _write_heads(tree, pin, grown)
+    try:
+        _write_heads(tree, pin, grown)
+    except InputError as e:
+        raise InputError(
+            f"{e}; the log has the entry already: repeat the command when that can be written, "
+            "until then no baseline is opened"
+        ) from None
     return _appended(grown, entry, settled, added=True)
 
 

@@ -199,6 +199,11 @@ def test_replay_of_a_candidate_that_is_elsewhere(
     code, said = replay()
     assert code == Exit.REFUSED and said.endswith(f"nor is it at {was}; say where it is with "
         "--candidate\n")  # fmt: skip
+    was.write_bytes(now.read_bytes() + b"built again")
+    code, said = replay()
+    assert code == Exit.REFUSED and f"{was}: expected " in said
+    assert said.endswith("; say where it is with --candidate\n")
+    was.unlink()
     other = stub("step-m-differs")
     code, said = replay("--candidate", str(other))
     digests = [str(sha256_file(path)[0]) for path in (now, other)]

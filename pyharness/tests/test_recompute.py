@@ -103,9 +103,11 @@ def test_a_model_that_is_not_here_proves_nothing(
     assert place.recompute() == Exit.UNPROVED
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("same ") and told[1].split()[:3] == ["not", "run", GOLDEN]
-    assert "give --model" in told[1]
+    assert "--model says where" in told[1]
     assert place.recompute("--model", golden("tiny-gdn")) == Exit.UNPROVED
     assert "none of the given models has its bytes" in capsys.readouterr().out
+    assert place.recompute("--model", "nowhere") == Exit.USAGE
+    assert "nowhere: there is no such model" in capsys.readouterr().err
     assert place.recompute("--only", "gdn-tiny/*") == Exit.SAME
     assert place.recompute("--only", "nothing") == Exit.USAGE
 

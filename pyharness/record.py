@@ -135,9 +135,11 @@ def run_folders(out: Path) -> list[Path]:
 
 
 def read_verdict(folder: Path) -> tuple[Verdict, dict[str, Any]]:
-    """NothingProved for a run that did not finish."""
+    """NothingProved for a run that did not finish, InputError for what is no run's folder."""
     path = folder / "verdict.json"
     if not path.is_file():
+        if not RUN_NAME.fullmatch(folder.name) and not (folder / "plan.json").is_file():
+            raise InputError(f"{folder}: is no run: it has neither plan.json nor verdict.json")
         raise NothingProved(f"{folder}: the run did not finish: it has no verdict.json")
     verdict, whole = document.read(read_regular(path), str(path))
     try:

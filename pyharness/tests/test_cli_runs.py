@@ -30,6 +30,8 @@ def test_an_unfinished_run(bench: Bench) -> None:
     for command in ("show", "replay"):
         assert bench(command, "last") == Exit.UNPROVED
         assert "did not finish" in bench.err and bench.err.count("\n") == 1
+        assert bench(command, str(bench.runs[0].parent.parent)) == Exit.USAGE
+        assert "is no run" in bench.err and bench.err.count("\n") == 1
 
 
 def test_a_verdict_of_another_run_is_not_shown(bench: Bench) -> None:

@@ -126,7 +126,7 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
 
 
 def not_pinned(archive: Path, report: ArchiveReport) -> str:
-    """What is wrong with an archive that is whole and longer than its pin, and what to do."""
+    """Said of an archive that is whole and longer than its pin: what to do."""
     return (
         f"{archive}/log: {report.entries} entries, the pin covers {report.pinned}: repeat the add "
         "or accept that was interrupted, or restore the archive from version control"

@@ -186,7 +186,7 @@ def _archive(settings: Settings) -> Check:
         return Check("archive", "broken", str(e), e.exit_code)
     told = f"{report.libraries} libraries, {report.entries} log entries, {report.pinned} pinned"
     if report.unpinned:
-        told += ": an add was interrupted, repeat it"
+        told += f": {fsck.HOW_TO_FINISH}"
     return Check("archive", "ok", f"{told}, root {report.root[:12]}")
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from pyharness.archive import checks, layout
 from pyharness.archive.entry import LogEntry
-from pyharness.archive.fsck import HOW_TO_ADD, open_archive, restorable
+from pyharness.archive.fsck import HOW_TO_ADD, HOW_TO_FINISH, open_archive, restorable
 from pyharness.archive.snapshot import Snapshot
 from pyharness.archive.tree import Tree
 from pyharness.errors import GateRefusal, InputError, NothingProved, UsageError
@@ -223,9 +223,7 @@ def _check_pinned(tree: Tree, snapshot: Snapshot, index: int) -> None:
         entry = snapshot.entries[index]
         raise GateRefusal(
             f"{tree.path}/log: {entry.label} ({entry.library}) is entry {index}, the pin covers "
-            f"{snapshot.pin.size}: "
-            "repeat the add or accept that was interrupted, or restore the archive from version "
-            "control"
+            f"{snapshot.pin.size}: {HOW_TO_FINISH}"
         )
 
 

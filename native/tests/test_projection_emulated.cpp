@@ -127,7 +127,6 @@ class Projecting {
     Aligned<float> x(x_), w(w_), h(h_), y(y_), float_w(float_w_),
         swiglu(std::vector<float>(static_cast<size_t>(c_.gated ? m * half : 0), -7.0f));
     Aligned<uint8_t> act(act_block_offset(c_.groups, 1)), swiglu_act(swiglu_act_.size());
-
     quantize_rows(h.data(), c_.cols(), m, act.data());
     Aligned<float4> shared(static_cast<size_t>(c_.rows) / 16 * 32 + 1);
     std::vector<int> arrived(static_cast<size_t>(c_.rows) / 64 + 1);

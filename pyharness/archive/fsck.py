@@ -16,6 +16,10 @@ from pyharness.archive.tree import Tree, locked
 from pyharness.errors import GateRefusal, InputError
 from pyharness.values import BACKENDS, Digest
 
+# Of an archive with more entries than its pin covers.
+HOW_TO_FINISH = (
+    "repeat the add or accept that was interrupted, or restore the archive from version control"
+)
 HOW_TO_ADD = "add a library with `run-ab archive add LIBRARY --label NAME --why TEXT`"
 
 
@@ -125,34 +129,23 @@ def verify(archive: Path, pin: Path, *, deep: bool = True) -> ArchiveReport:
         )
 
 
-def not_pinned(archive: Path, report: ArchiveReport) -> str:
-    """Said of an archive that is whole and longer than its pin: what to do."""
-    return (
-        f"{archive}/log: {report.entries} entries, the pin covers {report.pinned}: repeat the add "
-        "or accept that was interrupted, or restore the archive from version control"
-    )
-
-
 def entries(archive: Path, pin: Path) -> tuple[HistoryLine, ...]:
     """The libraries of the verified archive, oldest first."""
     with open_archive(archive, pin) as (_, snapshot):
         return history(snapshot)
 
 
-def baselines(snapshot: Snapshot) -> dict[str, Digest]:
-    """The baseline of each backend that the archive holds a library of."""
+def baselines(snapshot: Snapshot, *, pinned: bool = False) -> dict[str, Digest]:
+    """The baseline of each backend that the archive holds a library of; ``pinned``: of those that
+    the pin covers, as no other one is handed out.
+    """
     found = {backend: snapshot.current(backend) for backend in BACKENDS}
-    return {b: snapshot.entries[i].library for b, i in found.items() if i is not None}
-
-
-def opened(snapshot: Snapshot) -> set[Digest]:
-    """The baselines that the pin covers: no other one is handed out."""
-    found = (snapshot.current(backend) for backend in BACKENDS)
-    return {snapshot.entries[i].library for i in found if i is not None and i < snapshot.pin.size}
+    below = snapshot.pin.size if pinned else len(snapshot.entries)
+    return {b: snapshot.entries[i].library for b, i in found.items() if i is not None and i < below}
 
 
 def history(snapshot: Snapshot) -> tuple[HistoryLine, ...]:
-    current = opened(snapshot)
+    current = baselines(snapshot, pinned=True).values()
     lines: list[HistoryLine] = []
     sizes: dict[str, int] = {}  # of the last library of each backend
     for i, (entry, manifest) in enumerate(zip(snapshot.entries, snapshot.manifests, strict=True)):

@@ -268,7 +268,7 @@ def _append(
     except InputError as e:
         raise InputError(
             f"{e}; the log has the entry already: repeat the command when that can be written, "
-            "until then no baseline is opened"
+            "until then nothing of it is a baseline"
         ) from None
     return _appended(grown, entry, settled, added=True)
 
